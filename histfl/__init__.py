@@ -1,0 +1,1 @@
+"""Federated learning over hierarchical wireless networks with independent submodels (HIST)."""

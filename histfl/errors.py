@@ -1,0 +1,33 @@
+"""The few error types; every message names the value, the place and the remedy."""
+
+
+class HistflError(Exception):
+    """A failure with one readable line for the user; `exit_code` is the command line's."""
+
+    exit_code = 1
+
+
+class UsageError(HistflError):
+    """The user's input (a setting, a file, a model) cannot be used as it stands."""
+
+    exit_code = 2
+
+
+class DataError(UsageError):
+    """A data set is missing, incomplete or not what its checksum says."""
+
+
+class PartitionError(UsageError):
+    """The model cannot be cut as asked."""
+
+
+class CheckpointError(UsageError):
+    """A checkpoint or run folder is damaged or belongs to another run."""
+
+
+class DivergedError(HistflError):
+    """Training produced a non-finite loss."""
+
+
+class StorageError(HistflError):
+    """The disk failed: full, read-only or gone."""

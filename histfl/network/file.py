@@ -1,0 +1,82 @@
+"""A network described in TOML.
+
+    seed = 1                    # for values drawn from ranges
+
+    [[cells]]
+    count = 2                   # this many cells alike
+    clients = 15                # in each of them
+    cpu_hz = [1e9, 2e9]         # a range to draw each client's value from, or one number
+    snr_db = 30
+    transmit_power_w = 0.1
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from histfl.network.network import (
+    DEFAULT_CPU_HZ,
+    DEFAULT_SNR_DB,
+    DEFAULT_TRANSMIT_POWER_W,
+    Floats,
+    Network,
+)
+from histfl.seeds import Seeds
+from histfl.settings import Settings, checked, read_toml
+
+Positive = Annotated[float, Field(gt=0)]
+MAX_CLIENTS = 100_000_000  # a typing slip, not a network: its arrays alone would take gigabytes
+
+
+class CellsSettings(Settings):
+    """A block of cells alike."""
+
+    count: int = Field(1, ge=1)
+    clients: int = Field(ge=1)
+    cpu_hz: Positive | tuple[Positive, Positive] = DEFAULT_CPU_HZ
+    snr_db: float | tuple[float, float] = DEFAULT_SNR_DB
+    transmit_power_w: Positive | tuple[Positive, Positive] = DEFAULT_TRANSMIT_POWER_W
+
+    @model_validator(mode="after")
+    def _ranges_ascend(self) -> CellsSettings:
+        for name in ("cpu_hz", "snr_db", "transmit_power_w"):
+            value = getattr(self, name)
+            if isinstance(value, tuple) and value[0] > value[1]:
+                raise ValueError(f"{name} = {list(value)}: a range goes from low to high")
+        return self
+
+
+class NetworkSettings(Settings):
+    """The whole file."""
+
+    seed: int = Field(1, ge=0)
+    cells: tuple[CellsSettings, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _not_too_many(self) -> NetworkSettings:
+        total = sum(block.count * block.clients for block in self.cells)
+        if total > MAX_CLIENTS:
+            raise ValueError(f"{total} clients; at most {MAX_CLIENTS} can be described")
+        return self
+
+
+def read_network(path: Path) -> Network:
+    """The network in a TOML file."""
+    settings = checked(NetworkSettings, read_toml(path), str(path))
+    counts = [block.count for block in settings.cells]
+
+    def ranges(name: str) -> Floats:
+        values = [np.broadcast_to(np.asarray(getattr(block, name), float), 2) for block in settings.cells]
+        return np.repeat(np.stack(values), counts, axis=0)
+
+    return Network.from_ranges(
+        np.repeat(np.array([block.clients for block in settings.cells], dtype=np.int64), counts),
+        cpu_hz=ranges("cpu_hz"),
+        snr_db=ranges("snr_db"),
+        transmit_power_w=ranges("transmit_power_w"),
+        generator=Seeds(settings.seed).numpy("network"),
+    )

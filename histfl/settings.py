@@ -1,0 +1,79 @@
+"""A user's TOML text into checked settings; the only place that explains validation errors."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from histfl.errors import UsageError
+
+
+class Settings(BaseModel):
+    """Base of every settings section: frozen, and unknown keys are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+Checked = TypeVar("Checked", bound=BaseModel)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}; check the path") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not UTF-8 text (byte {error.start}); save it as UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path} is not valid TOML: {error}") from None
+
+
+def checked(model: type[Checked], values: dict[str, Any], place: str) -> Checked:
+    """`values` as `model`, or one line that names the first bad key, its value and what would be right."""
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        raise UsageError(_explain(model, error, place)) from None
+
+
+def _explain(model: type[BaseModel], error: ValidationError, place: str) -> str:
+    first = error.errors()[0]
+    path = [part for part in first["loc"] if not _is_union_tag(part)]
+    key = ".".join(str(part) for part in path)
+    more = len({tuple(map(str, other["loc"][:2])) for other in error.errors()}) - 1
+    others = f" (and {more} more)" if more else ""
+    if first["type"] == "extra_forbidden":
+        known = _known_keys(model, path[:-1])
+        near = difflib.get_close_matches(str(path[-1]), known, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
+        return f"{place}: unknown key {key!r}; {hint}{others}"
+    message = first["msg"].removeprefix("Value error, ")
+    value = "" if first["type"] == "missing" else f" = {_shown(first['input'])}"
+    return f"{place}: {key}{value}: {message}{others}" if key else f"{place}: {message}{others}"
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _is_union_tag(part: int | str) -> bool:
+    """Pydantic adds the tried type ('float', 'literal[...]', 'list[float]') to a union's path."""
+    return isinstance(part, str) and (part in {"int", "float", "str", "bool"} or "[" in part)
+
+
+def _known_keys(model: type[BaseModel], path: list[int | str]) -> list[str]:
+    for part in path:
+        field = model.model_fields.get(str(part))
+        if field is None:
+            continue
+        candidates = [field.annotation, *getattr(field.annotation, "__args__", ())]
+        inner = [c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)]
+        if inner:
+            model = inner[0]
+    return sorted(model.model_fields)
