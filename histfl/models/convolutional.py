@@ -1,0 +1,86 @@
+"""Convolutional networks: LeNet-5 and the CIFAR ResNet-18 (HIST Sec. VI-B)."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from histfl.errors import UsageError
+
+
+def lenet5(input_shape: Sequence[int], num_classes: int) -> nn.Module:
+    """LeNet-5 for 28 x 28 or 32 x 32 images: convolutions of 6 and 16 channels, 120 and 84 neurons.
+
+    With one input channel and ten classes: 2,572 convolution and 59,134 fully connected parameters.
+    """
+    channels, height, width = _image(input_shape)
+    if height != width or height not in (28, 32):
+        raise UsageError(f"lenet5 takes images of 28 x 28 or 32 x 32, not {height} x {width}; resize them")
+    return nn.Sequential(
+        OrderedDict(
+            conv1=nn.Conv2d(channels, 6, 5, padding=2 if height == 28 else 0),
+            relu1=nn.ReLU(),
+            pool1=nn.MaxPool2d(2),
+            conv2=nn.Conv2d(6, 16, 5),
+            relu2=nn.ReLU(),
+            pool2=nn.MaxPool2d(2),
+            flatten=nn.Flatten(),
+            fc1=nn.Linear(400, 120),
+            relu3=nn.ReLU(),
+            fc2=nn.Linear(120, 84),
+            relu4=nn.ReLU(),
+            output=nn.Linear(84, num_classes),
+        )
+    )
+
+
+class BasicBlock(nn.Module):
+    """Two 3 x 3 convolutions and a shortcut; the inner channels are what HIST cuts."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False), nn.BatchNorm2d(outputs)
+            )
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        inner = F.relu(self.bn1(self.conv1(images)))
+        return F.relu(self.bn2(self.conv2(inner)) + self.shortcut(images))
+
+
+def resnet18(input_shape: Sequence[int], num_classes: int, width: int = 64) -> nn.Module:
+    """ResNet-18 for small images (3 x 3 stem, no stem pooling): 11,173,962 parameters on CIFAR-10."""
+    channels, _, _ = _image(input_shape)
+    layers: OrderedDict[str, nn.Module] = OrderedDict(
+        conv1=nn.Conv2d(channels, width, 3, padding=1, bias=False), bn1=nn.BatchNorm2d(width), relu=nn.ReLU()
+    )
+    inputs = width
+    for stage in range(4):
+        outputs = width * 2**stage
+        for block in range(2):
+            stride = 2 if stage > 0 and block == 0 else 1
+            layers[f"stage{stage + 1}_block{block + 1}"] = BasicBlock(inputs, outputs, stride)
+            inputs = outputs
+    layers["pool"] = nn.AdaptiveAvgPool2d(1)
+    layers["flatten"] = nn.Flatten()
+    layers["output"] = nn.Linear(inputs, num_classes)
+    return nn.Sequential(layers)
+
+
+def _image(input_shape: Sequence[int]) -> tuple[int, int, int]:
+    if len(input_shape) != 3:
+        raise UsageError(
+            f"a convolutional model takes images [channel, height, width], not {tuple(input_shape)}"
+        )
+    return cast(tuple[int, int, int], tuple(input_shape))

@@ -1,0 +1,20 @@
+"""Fully connected networks (HIST Sec. VI-B)."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from torch import nn
+
+
+def mlp(input_shape: Sequence[int], num_classes: int, hidden: int | Sequence[int] = 300) -> nn.Module:
+    """Flatten, hidden layers with ReLU, output layer: 784-300-10 has 238,510 parameters."""
+    widths = [math.prod(input_shape), *([hidden] if isinstance(hidden, int) else hidden)]
+    layers: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
+    for number, (inputs, outputs) in enumerate(zip(widths, widths[1:], strict=False), start=1):
+        layers[f"fc{number}"] = nn.Linear(inputs, outputs)
+        layers[f"relu{number}"] = nn.ReLU()
+    layers["output"] = nn.Linear(widths[-1], num_classes)
+    return nn.Sequential(layers)

@@ -1,0 +1,68 @@
+"""Models by name, or a user's own factory as `package.module:factory`."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from histfl.errors import UsageError
+from histfl.models.convolutional import lenet5, resnet18
+from histfl.models.dense import mlp
+
+MODELS: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "lenet5": lenet5, "resnet18": resnet18}
+
+
+def build_model(
+    name: str, options: Mapping[str, Any], input_shape: Sequence[int], num_classes: int, *, seed: int
+) -> nn.Module:
+    """The named model, its initial weights drawn from `seed`; the global generator is left as it was.
+
+    A factory gets `options`, and `input_shape` and `num_classes` where its signature has them.
+    """
+    factory = MODELS.get(name) or import_factory(name, kind="model", known=list(MODELS))
+    offered = {"input_shape": tuple(input_shape), "num_classes": num_classes}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = call_factory(factory, options, offered, place=f"model {name!r}")
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"model {name!r} returned {type(model).__name__}; it must return a torch.nn.Module")
+    return model
+
+
+def import_factory(name: str, *, kind: str, known: Sequence[str]) -> Callable[..., Any]:
+    """The callable that `package.module:factory` names."""
+    module_name, colon, attribute = name.partition(":")
+    if not colon:
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+        raise UsageError(f"unknown {kind} {name!r}; {hint} (or package.module:factory)")
+    try:
+        factory = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(f"{kind} {name!r} cannot be imported: {error}; check the module and PYTHONPATH") from None
+    if not callable(factory):
+        raise UsageError(f"{kind} {name!r} is not callable; name a function that returns the {kind}")
+    return factory  # type: ignore[no-any-return]
+
+
+def call_factory(
+    factory: Callable[..., Any], options: Mapping[str, Any], offered: Mapping[str, Any], *, place: str
+) -> Any:
+    """Call `factory` with the user's `options` and those of the `offered` values it asks for."""
+    parameters = inspect.signature(factory).parameters
+    arguments = {key: value for key, value in offered.items() if key in parameters} | dict(options)
+    try:
+        inspect.signature(factory).bind(**arguments)
+    except TypeError as error:
+        takes = [key for key in parameters if key not in offered]
+        raise UsageError(f"{place}: {error}; its options are: {', '.join(takes) or 'none'}") from None
+    try:
+        return factory(**arguments)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UsageError(f"{place} with {dict(options)} failed: {error}") from None

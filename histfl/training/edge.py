@@ -1,0 +1,73 @@
+"""Edge aggregation (HIST Eq. (5)) and one cell's global round, in its plainest form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import torch
+
+from histfl.training.batches import client_batches
+from histfl.training.jobs import CellJob, CellResult, State
+from histfl.training.local import client_steps
+
+
+def mean_of_clients(finals: Iterable[State]) -> State:
+    """The mean over all clients of chunks whose tensors are [client, ...]."""
+    total: State = {}
+    count = 0
+    for chunk in finals:
+        count += len(next(iter(chunk.values())))
+        for name, tensor in chunk.items():
+            partial = tensor.sum(dim=0)
+            total[name] = total[name] + partial if name in total else partial
+    return {name: tensor / count for name, tensor in total.items()}
+
+
+def run_cell(job: CellJob) -> CellResult:
+    """Lines 3 to 9 of Algorithm 1 for one cell, one client after another.
+
+    An edge round in which no update arrives leaves the edge's model as it is.
+    """
+    state = job.start
+    losses: list[torch.Tensor] = []
+    errors: list[float] = []
+    for edge_round, clients in enumerate(job.schedule.arrived):
+        if len(clients) == 0:
+            continue
+        trained = _train_clients(job, state, edge_round, losses)
+        state, error = job.task.uplink.aggregate(state, trained, job.link, edge_round)
+        errors.append(error)
+    steps = len(losses) * job.task.local.local_steps
+    return CellResult(
+        state=state,
+        loss=torch.stack(losses).sum().item() / steps if steps else None,
+        client_steps=steps,
+        edge_error=sum(errors) / len(errors) if errors else 0.0,
+    )
+
+
+def _train_clients(job: CellJob, state: State, edge_round: int, losses: list[torch.Tensor]) -> Iterator[State]:
+    """The arrived clients' models after their local steps, in chunks of one client."""
+    task = job.task
+    device = task.data.inputs.device
+    for position in job.schedule.arrived[edge_round]:
+        client = job.cell.first_client + int(position)
+        samples = torch.from_numpy(task.split.client(client))
+        positions = client_batches(
+            task.seeds.key("batches", job.round),
+            client,
+            len(samples),
+            first_step=edge_round * task.local.local_steps,
+            steps=task.local.local_steps,
+            batch_size=task.local.batch_size,
+        )
+        indices = samples[positions].to(device)
+        batches = ((task.data.inputs[step], task.data.targets[step]) for step in indices)
+        # Dropout and other random layers draw from torch's global generator: lend them a named stream.
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            torch.manual_seed(task.seeds.key("layers", job.round, edge_round, client))
+            final, loss = client_steps(
+                task.model, state, job.constants, batches, loss=task.loss, training=task.local
+            )
+        losses.append(loss)
+        yield {name: tensor.unsqueeze(0) for name, tensor in final.items()}

@@ -1,0 +1,90 @@
+"""Algorithm 1 of HIST: hierarchical independent submodel training.
+
+Methods differ by the partition plan and the sizes alone: with every unit in every cell this is
+hierarchical FedAvg, with one cell and one edge round it is FedAvg.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from histfl.errors import DivergedError
+from histfl.network import Network
+from histfl.network.network import Ints
+from histfl.partition import Plan, Submodel, draw, extract, merge
+from histfl.training.jobs import CellJob, CellLink, CellResult, Engine, RoundCost, State, Task
+from histfl.training.participation import CellSchedule, Participation
+
+SizePolicy = Callable[[Sequence[CellSchedule], Sequence[CellLink]], Ints]
+
+
+@dataclass(frozen=True)
+class Hist:
+    """One training run, before it starts. `sizes` gives the units [cell, group] of a round's submodels;
+    `shared` is the fraction of units that every cell holds (0: disjoint submodels)."""
+
+    task: Task
+    network: Network
+    plan: Plan
+    sizes: SizePolicy
+    participation: Participation
+    edge_rounds: int
+    shared: float = 0.0
+
+
+@dataclass(frozen=True)
+class RoundOutcome:
+    """What one global round did: the merged model and how it came about.
+
+    `counts` are the units [cell, group] and `parameters` the trained numbers [cell] of the submodels.
+    """
+
+    round: int
+    state: State
+    counts: Ints
+    parameters: Ints
+    submodels: tuple[Submodel, ...]
+    schedules: tuple[CellSchedule, ...]
+    results: tuple[CellResult, ...]
+    cost: RoundCost
+
+
+def hist(run: Hist, state: State, engine: Engine, *, first_round: int, rounds: int) -> Iterator[RoundOutcome]:
+    """Train from `state` (all parameters) and yield after every global round (Algorithm 1, lines 2-13)."""
+    task, network, seeds = run.task, run.network, run.task.seeds
+    cells = [network.cell(index) for index in range(network.num_cells)]
+    for t in range(first_round, rounds):
+        schedules = tuple(run.participation.schedule(cell, run.edge_rounds, t, seeds) for cell in cells)
+        links = task.uplink.draw(network, schedules, t, seeds)
+        counts = run.sizes(schedules, links)
+        submodels = draw(run.plan, counts, seeds.numpy("partition", t), shared=run.shared)
+        jobs = [
+            CellJob(task, cell, t, *_compact(run.plan, state, submodel), schedule, link)
+            for cell, submodel, schedule, link in zip(cells, submodels, schedules, links, strict=True)
+        ]
+        results = tuple(engine.run(jobs))
+        _check_finite(results, t)
+        state = merge(state, ((s, r.state) for s, r in zip(submodels, results, strict=True)))
+        parameters = np.array([sum(x.numel() for x in job.start.values()) for job in jobs])
+        cost = task.uplink.cost(network, schedules, links, parameters)
+        yield RoundOutcome(t, state, counts, parameters, submodels, schedules, results, cost)
+
+
+def _compact(plan: Plan, state: State, submodel: Submodel) -> tuple[State, State]:
+    """The submodel's trained tensors, and the frozen ones that are cut with them."""
+    trained = {name: state[name] for name in plan.trainable}
+    frozen = {name: state[name] for name in submodel.positions if name not in plan.trainable}
+    return extract(trained, submodel), extract(frozen, submodel)
+
+
+def _check_finite(results: Sequence[CellResult], round: int) -> None:
+    for cell, result in enumerate(results):
+        if result.loss is not None and not math.isfinite(result.loss):
+            raise DivergedError(
+                f"training diverged in round {round}, cell {cell}: the loss is {result.loss}; "
+                "lower training.learning_rate or set training.clip_norm"
+            )

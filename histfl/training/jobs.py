@@ -1,0 +1,121 @@
+"""The seams of a global round: what a cell is asked to do, what it gives back, and who carries it out.
+
+`CellJob -> CellResult` is the only parallel seam. Uplinks differ in `draw`, `cost` and `aggregate`
+alone, engines in execution alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from histfl.data import Split, TensorData
+from histfl.network import Cell, Network
+from histfl.network.network import Floats, Ints
+from histfl.seeds import Seeds
+from histfl.training.local import LocalTraining
+from histfl.training.participation import CellSchedule
+
+State = dict[str, torch.Tensor]
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+CellLink = Any  # what an uplink drew for one cell and global round; only that uplink reads it
+
+
+@dataclass(frozen=True)
+class RoundCost:
+    """Time and energy of one global round (HIST Sec. IV-A).
+
+    A cell takes `cell_seconds` [cell]; the round waits for `slowest_cell`, whose seconds are split
+    into the computing and the uplink of its slowest clients.
+    """
+
+    cell_seconds: Floats
+    compute_seconds: float
+    uplink_seconds: float
+    energy_joules: float
+
+    @property
+    def slowest_cell(self) -> int:
+        return int(self.cell_seconds.argmax())
+
+    @property
+    def seconds(self) -> float:
+        return float(self.cell_seconds.max())
+
+
+class Uplink(Protocol):
+    """How clients reach their edge server."""
+
+    def draw(
+        self, network: Network, schedules: Sequence[CellSchedule], round: int, seeds: Seeds
+    ) -> Sequence[CellLink]:
+        """The radio channels of one global round, a link a cell."""
+        ...
+
+    def cost(
+        self, network: Network, schedules: Sequence[CellSchedule], links: Sequence[CellLink], parameters: Ints
+    ) -> RoundCost:
+        """What a round costs when cell j's clients train and send parameters[j] numbers."""
+        ...
+
+    def aggregate(
+        self, start: State, finals: Iterable[State], link: CellLink, edge_round: int
+    ) -> tuple[State, float]:
+        """The edge's new model and the mean squared error per entry of its estimate of the clients' mean.
+
+        `finals` yields the arrived clients' models in chunks, each tensor [client, ...], in order.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Task:
+    """What all cells of a run share. The data lie on the device on which the cells train."""
+
+    model: nn.Module
+    data: TensorData
+    split: Split
+    local: LocalTraining
+    loss: Loss
+    uplink: Uplink
+    seeds: Seeds
+
+
+@dataclass(frozen=True)
+class CellJob:
+    """One cell's global round: picklable and self-contained.
+
+    `start` is the submodel that is trained and sent, `constants` what it needs besides (frozen
+    parameters, cut alike).
+    """
+
+    task: Task
+    cell: Cell
+    round: int
+    start: State
+    constants: State
+    schedule: CellSchedule
+    link: CellLink
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """The cell's submodel after its edge rounds, the mean training loss of its client steps (NaN-free
+    unless training diverged; None if no client took part) and the mean error of its edge estimates."""
+
+    state: State
+    loss: float | None
+    client_steps: int
+    edge_error: float
+
+
+class Engine(Protocol):
+    """How cell jobs are executed; every engine gives the same results to rounding."""
+
+    name: str
+
+    def run(self, jobs: Sequence[CellJob]) -> Sequence[CellResult]: ...
