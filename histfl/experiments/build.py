@@ -1,0 +1,202 @@
+"""From a configuration to an experiment that can run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from histfl import data as datasets
+from histfl.data import TensorData
+from histfl.engines import ENGINES
+from histfl.errors import DataError, UsageError
+from histfl.experiments.config import Config, MethodSettings
+from histfl.models import build_model
+from histfl.models.registry import call_factory, import_factory
+from histfl.network import Network
+from histfl.partition import Plan, even_counts, plan, share_counts, training_copy
+from histfl.seeds import Seeds
+from histfl.training import Engine, Hist, LocalTraining, Participation, Task, Uplink
+from histfl.training.hist import SizePolicy
+from histfl.training.jobs import Loss
+from histfl.training.methods import METHODS
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything of one run in memory, on its device."""
+
+    config: Config
+    hist: Hist
+    model: nn.Module
+    test: TensorData
+    engine: Engine
+
+    @property
+    def device(self) -> torch.device:
+        return self.test.inputs.device
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What a summary says of the run besides its configuration and its records."""
+        network = self.hist.network
+        return {
+            "cells": network.num_cells,
+            "clients": network.num_clients,
+            "clients_per_cell": network.clients_per_cell.tolist(),
+            "parameters": self.hist.plan.num_parameters,
+            "cut": [group.name for group in self.hist.plan.groups],
+            "engine": self.engine.name,
+            "device": self.device.type,
+        }
+
+
+@dataclass(frozen=True)
+class Ingredients:
+    """What a user brings: a model, data and a network."""
+
+    model: nn.Module
+    train: TensorData
+    test: TensorData
+    network: Network
+
+
+def load_ingredients(config: Config, *, data_dir: Path | None = None) -> Ingredients:
+    """The model, data and network that a configuration names."""
+    network = build_network(config)
+    train, test = load_data(config, data_dir)
+    model = build_model(
+        config.model.name,
+        config.model.options,
+        tuple(train.inputs.shape[1:]),
+        train.num_classes,
+        seed=Seeds(config.training.seed).key("model"),
+    )
+    return Ingredients(model, train, test, network)
+
+
+def load_data(config: Config, data_dir: Path | None = None) -> tuple[TensorData, TensorData]:
+    """The training and test sets: a known data set, or a user's `package.module:factory`."""
+    name = config.data.name
+    if ":" not in name:
+        return datasets.load(name, data_dir)
+    pair = call_factory(import_factory(name, kind="data set", known=()), {}, {}, place=f"data set {name!r}")
+    if not (isinstance(pair, tuple) and len(pair) == 2):
+        raise DataError(f"data set {name!r} must return (train, test), not {type(pair).__name__}")
+    return datasets.as_tensor_data(pair[0]), datasets.as_tensor_data(pair[1])
+
+
+def build_network(config: Config) -> Network:
+    """The network by its profile; a network file brings its own cells and clients."""
+    settings = config.network
+    if settings.profile == "uniform":
+        return Network.uniform(
+            settings.cells,
+            clients=settings.clients,
+            cpu_hz=settings.cpu_hz,
+            snr_db=settings.snr_db,
+            transmit_power_w=settings.transmit_power_w,
+        )
+    if settings.profile == "paper":
+        generator = Seeds(config.training.seed).numpy("network")
+        return Network.paper(settings.cells, settings.clients, generator)
+    if not settings.profile.endswith(".toml"):
+        raise UsageError(f"network.profile = {settings.profile!r}; use uniform, paper or a NETWORK.toml")
+    return Network.from_toml(settings.profile)
+
+
+def build(
+    config: Config,
+    ingredients: Ingredients,
+    *,
+    device: str = "auto",
+    engine: str = "auto",
+    loss: Loss = nn.functional.cross_entropy,
+) -> Experiment:
+    """Place the ingredients on the device, split the data, plan the cut."""
+    place = choose_device(device)
+    seeds = Seeds(config.training.seed)
+    model = ingredients.model.to(place)
+    dtype = next(model.parameters()).dtype
+    train, test = ingredients.train.to(place, dtype), ingredients.test.to(place, dtype)
+    network = ingredients.network
+    split = datasets.split(
+        config.data.split,
+        ingredients.train.targets.cpu().numpy(),
+        network.clients_per_cell,
+        seeds.numpy("split"),
+        cell_concentration=config.data.cell_concentration,
+        client_concentration=config.data.client_concentration,
+    )
+    method = METHODS[config.method.name]
+    cut = plan(
+        model,
+        train.inputs[:2],
+        scheme=method.scheme,
+        include=config.method.include,
+        exclude=config.method.exclude,
+    )
+    shared = config.method.shared if method.overlapping else 0.0
+    settings = config.training
+    task = Task(
+        model=training_copy(model),
+        data=train,
+        split=split,
+        local=LocalTraining(
+            local_steps=settings.local_steps,
+            batch_size=settings.batch_size,
+            learning_rate=settings.learning_rate,
+            momentum=settings.momentum,
+            weight_decay=settings.weight_decay,
+            clip_norm=settings.clip_norm,
+        ),
+        loss=loss,
+        uplink=build_uplink(config, cut),
+        seeds=seeds,
+    )
+    participants = config.network.participants
+    return Experiment(
+        config=config,
+        hist=Hist(
+            task=task,
+            network=network,
+            plan=cut,
+            sizes=size_policy(config.method, cut, network.num_cells, shared),
+            participation=Participation(
+                per_cell=None if participants == "all" else participants, dropout=config.network.dropout
+            ),
+            edge_rounds=settings.edge_rounds,
+            shared=shared,
+        ),
+        model=model,
+        test=test,
+        engine=ENGINES["reference" if engine == "auto" else engine](),
+    )
+
+
+def size_policy(settings: MethodSettings, cut: Plan, num_cells: int, shared: float) -> SizePolicy:
+    """How many units each cell gets."""
+    if isinstance(settings.sizes, tuple):
+        if len(settings.sizes) != num_cells:
+            raise UsageError(
+                f"method.sizes has {len(settings.sizes)} shares for {num_cells} cells; give one share a cell"
+            )
+        counts = share_counts(cut, np.array(settings.sizes), shared=shared)
+    else:
+        counts = even_counts(cut, num_cells, shared=shared)
+    return lambda schedules, links: counts
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` takes a CUDA GPU where there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UsageError("--device cuda: torch sees no CUDA GPU here; use --device cpu")
+    if name not in ("cpu", "cuda"):
+        raise UsageError(f"--device {name!r}: use auto, cpu or cuda")
+    return torch.device(name)

@@ -1,0 +1,149 @@
+"""A run's configuration: the TOML file, `--set` and Python share these keys and defaults."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tomli_w
+from pydantic import ConfigDict, Field, field_validator, model_validator
+
+from histfl.errors import UsageError
+from histfl.network.network import DEFAULT_CPU_HZ, DEFAULT_SNR_DB, DEFAULT_TRANSMIT_POWER_W
+from histfl.settings import Settings, checked, read_toml
+
+# Strict: `rounds = true` and `rounds = "5"` are slips, not numbers.
+Float = Annotated[float, Field(strict=True)]
+Positive = Annotated[float, Field(strict=True, gt=0)]
+NonNegative = Annotated[float, Field(strict=True, ge=0)]
+Fraction = Annotated[float, Field(strict=True, ge=0, le=1)]
+Count = Annotated[int, Field(strict=True, ge=1, le=10**9)]
+Switch = Annotated[bool, Field(strict=True)]
+
+
+class ModelSettings(Settings):
+    """`name` and, beside it, the options of that model."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str = "mlp"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
+class DataSettings(Settings):
+    name: str = "fashion-mnist"
+    split: Literal["shards", "cell-iid", "iid", "dirichlet"] = "shards"
+    cell_concentration: Positive = 0.5  # of the Dirichlet split, across cells
+    client_concentration: Positive = 0.5  # of the Dirichlet split, within a cell
+
+
+class NetworkSettings(Settings):
+    cells: Count = 4
+    clients: Count = 60
+    participants: Literal["all"] | Count = "all"  # or a number per cell and edge round
+    dropout: Fraction = 0.0  # chance that a sampled client's update is lost
+    profile: str = "uniform"  # uniform, paper (Sec. VI-C), or a NETWORK.toml
+    cpu_hz: Positive = DEFAULT_CPU_HZ  # of the uniform profile
+    snr_db: Float = DEFAULT_SNR_DB  # of the uniform profile
+    transmit_power_w: Positive = DEFAULT_TRANSMIT_POWER_W  # of the uniform profile
+    cycles_per_step: Positive = 1e6  # CPU cycles of one local step on the full model
+    energy_coefficient: NonNegative = 1e-28  # joules = coefficient * cycles * cpu_hz^2
+
+    @model_validator(mode="after")
+    def _cells_can_be_filled(self) -> NetworkSettings:
+        if self.clients < self.cells:
+            raise ValueError(
+                f"{self.clients} clients cannot fill {self.cells} cells; use at most {self.clients} cells"
+            )
+        return self
+
+
+class TrainingSettings(Settings):
+    rounds: Count = 60
+    edge_rounds: Count = 5
+    local_steps: Count = 20
+    batch_size: Count = 50
+    learning_rate: Positive = 0.01
+    momentum: Annotated[float, Field(strict=True, ge=0, lt=1)] = 0.0
+    weight_decay: NonNegative = 0.0
+    clip_norm: Positive | None = None
+    seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] = 1
+    targets: tuple[Fraction, ...] = (0.7, 0.8)
+
+
+class MethodSettings(Settings):
+    name: Literal["hist", "hfedavg", "ist", "overlap"] = "hist"
+    sizes: Literal["uniform"] | tuple[Positive, ...] = "uniform"  # or a list of shares, one a cell
+    shared: Fraction = 0.25  # of overlap: the fraction of units that every cell holds
+    include: tuple[str, ...] = ()  # patterns of the layers that may be cut (none: all)
+    exclude: tuple[str, ...] = ()  # patterns of the layers that stay whole
+
+
+class UplinkSettings(Settings):
+    name: Literal["ideal"] = "ideal"
+
+
+class Config(Settings):
+    """Everything that decides a run's numbers."""
+
+    model: ModelSettings = ModelSettings()
+    data: DataSettings = DataSettings()
+    network: NetworkSettings = NetworkSettings()
+    training: TrainingSettings = TrainingSettings()
+    method: MethodSettings = MethodSettings()
+    uplink: UplinkSettings = UplinkSettings()
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _sections_are_tables(cls, value: Any) -> Any:
+        if not isinstance(value, dict | Settings):
+            raise ValueError("a section is a table of keys, as in [training]")
+        return value
+
+    def to_toml(self) -> str:
+        """The configuration as a TOML file, every key with its value; a key that is unset is left out."""
+        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
+
+
+def preset_names() -> list[str]:
+    """The configurations that come with the package."""
+    folder = resources.files("histfl.experiments") / "presets"
+    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
+
+
+def load_config(source: str, settings: Sequence[str] = ()) -> Config:
+    """A preset's or a file's configuration, changed by `section.key=value` settings."""
+    if source in preset_names():
+        text = (resources.files("histfl.experiments") / "presets" / f"{source}.toml").read_text("utf-8")
+        tables, place = tomllib.loads(text), f"preset {source}"
+    elif Path(source).is_file():
+        tables, place = read_toml(Path(source)), source
+    else:
+        raise UsageError(
+            f"{source!r} is neither a file nor a preset; the presets are: {', '.join(preset_names())}"
+        )
+    for setting in settings:
+        apply_setting(tables, setting)
+    return checked(Config, tables, f"{place} with --set" if settings else place)
+
+
+def apply_setting(tables: dict[str, Any], setting: str) -> None:
+    """Put one `section.key=value` into `tables`; the value is TOML, or else plain text."""
+    path, equals, text = setting.partition("=")
+    section, dot, key = path.strip().partition(".")
+    if not (equals and dot and key):
+        raise UsageError(f"--set {setting!r}: write it as section.key=value, for example training.rounds=20")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    table = tables.setdefault(section, {})
+    if not isinstance(table, dict):
+        raise UsageError(f"--set {setting!r}: {section!r} is not a section")
+    table[key] = value

@@ -1,0 +1,102 @@
+"""From what a round did to its record, and from the records to the run's summary."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Any
+
+import torch
+
+from histfl.experiments.config import Config
+from histfl.training import RoundOutcome, State
+from histfl.training.evaluate import Evaluation
+
+Record = dict[str, Any]
+MEGABYTE = 2**20
+TOTALS = ("megabytes_per_client", "edge_cloud_megabytes", "simulated_seconds", "energy_joules", "client_steps")
+
+
+def state_bytes(state: State) -> int:
+    """What the tensors take on the air and on the wire."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in state.values())
+
+
+def round_record(
+    outcome: RoundOutcome, evaluation: Evaluation, previous: Record | None, num_clients: int
+) -> Record:
+    """One line of rounds.jsonl. `round` counts from 1; the costs are totals since the start."""
+    sizes = [state_bytes(result.state) for result in outcome.results]
+    sent = [schedule.transmissions for schedule in outcome.schedules]
+    losses = [result.loss for result in outcome.results if result.loss is not None]
+    cost = outcome.cost
+    spent = {
+        "megabytes_per_client": sum(b * n for b, n in zip(sizes, sent, strict=True)) / num_clients / MEGABYTE,
+        "edge_cloud_megabytes": sum(sizes) / MEGABYTE,
+        "simulated_seconds": cost.seconds,
+        "energy_joules": cost.energy_joules,
+        "client_steps": sum(result.client_steps for result in outcome.results),
+    }
+    return {
+        "round": outcome.round + 1,
+        "accuracy": evaluation.accuracy,
+        "loss": evaluation.loss,
+        "training_loss": sum(losses) / len(losses) if losses else None,
+        **{name: (previous[name] if previous else 0) + spent[name] for name in TOTALS},
+        "latency": {
+            "seconds": cost.seconds,
+            "compute_seconds": cost.compute_seconds,
+            "uplink_seconds": cost.uplink_seconds,
+            "slowest_cell": cost.slowest_cell,
+            "cell_seconds": cost.cell_seconds.tolist(),
+        },
+        "submodel_parameters": outcome.parameters.tolist(),
+        "units": outcome.counts.tolist(),
+        "updates_sent": sum(sent),
+        "updates_lost": sum(sent) - sum(len(c) for s in outcome.schedules for c in s.arrived),
+        "edge_error": sum(result.edge_error for result in outcome.results) / len(outcome.results),
+    }
+
+
+def summarise(
+    config: Config, records: Sequence[Record], *, about: dict[str, Any], wall_seconds: float
+) -> Record:
+    """The run's answer (summary.json); `about` names what the records do not say."""
+    last, accuracies = records[-1], [record["accuracy"] for record in records]
+    return {
+        "method": config.method.name,
+        "model": config.model.name,
+        "dataset": config.data.name,
+        "split": config.data.split,
+        "uplink": config.uplink.name,
+        "sizes": config.method.sizes,
+        **about,
+        "rounds": len(records),
+        "seed": config.training.seed,
+        "submodel_parameters": last["submodel_parameters"],
+        "final_accuracy": accuracies[-1],
+        "best_accuracy": max(accuracies),
+        "final_loss": last["loss"],
+        **{name: last[name] for name in TOTALS},
+        "to_target": {f"{target:g}": _reached(records, target) for target in config.training.targets},
+        "wall_seconds": wall_seconds,
+        "client_steps_per_second": last["client_steps"] / wall_seconds if wall_seconds > 0 else None,
+        "versions": versions(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """What the numbers were computed with."""
+    try:
+        own = metadata.version("histfl")
+    except metadata.PackageNotFoundError:  # run from a checkout that was never installed
+        own = "not installed"
+    return {"histfl": own, "python": platform.python_version(), "torch": torch.__version__}
+
+
+def _reached(records: Sequence[Record], target: float) -> Record | None:
+    for record in records:
+        if record["accuracy"] >= target:
+            return {key: record[key] for key in ("round", "megabytes_per_client", "simulated_seconds")}
+    return None

@@ -1,0 +1,138 @@
+"""Carry out an experiment, round by round, and keep what it says."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from histfl.errors import DivergedError
+from histfl.experiments.build import Experiment
+from histfl.experiments.records import Record, round_record, summarise
+from histfl.experiments.store import Checkpoint, RunFolder
+from histfl.network.network import Floats
+from histfl.partition import has_batch_statistics, recompute_statistics
+from histfl.training import State, hist
+from histfl.training.evaluate import Evaluation, evaluate
+
+CALIBRATION_SAMPLES = 2000  # for BatchNorm statistics: enough for a few per mille of their spread
+OnRound = Callable[[Record], None]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: its records, its summary and the trained model."""
+
+    records: list[Record]
+    summary: Record
+    model: nn.Module
+    folder: Path | None = None
+
+    def column(self, name: str) -> Floats:
+        """One quantity of the records, [round]."""
+        return np.array([record[name] for record in self.records], dtype=float)
+
+    @property
+    def accuracy(self) -> Floats:
+        return self.column("accuracy")
+
+    @property
+    def loss(self) -> Floats:
+        return self.column("loss")
+
+    @property
+    def megabytes_per_client(self) -> Floats:
+        return self.column("megabytes_per_client")
+
+    @property
+    def simulated_seconds(self) -> Floats:
+        return self.column("simulated_seconds")
+
+
+def execute(
+    experiment: Experiment, folder: RunFolder | None = None, *, resume: bool = False, on_round: OnRound | None = None
+) -> Run:
+    """Run all rounds that are not done yet; with a folder, every round is on the disk before the next."""
+    if folder is None:
+        return _execute(experiment, None, on_round)
+    with folder.claimed(experiment.config, resume=resume):
+        return _execute(experiment, folder, on_round)
+
+
+def _execute(experiment: Experiment, folder: RunFolder | None, on_round: OnRound | None) -> Run:
+    config, model = experiment.config, experiment.model
+    state: State = {name: tensor.detach() for name, tensor in model.named_parameters()}
+    trainable = experiment.hist.plan.trainable
+    records: list[Record] = []
+    wall_before = 0.0
+    if folder is not None:
+        checkpoint = folder.load_checkpoint(config, {name: state[name] for name in trainable})
+        records = folder.truncate_rounds(checkpoint.rounds_done if checkpoint else 0)
+        if checkpoint is not None:
+            state |= checkpoint.state
+            wall_before = checkpoint.wall_seconds
+    started = time.perf_counter()
+
+    def wall_seconds() -> float:
+        return wall_before + time.perf_counter() - started
+
+    outcomes = hist(
+        experiment.hist,
+        state,
+        experiment.engine,
+        first_round=len(records),
+        rounds=config.training.rounds,
+    )
+    for outcome in outcomes:
+        state = outcome.state
+        evaluation = _evaluate(experiment, state)
+        if not math.isfinite(evaluation.loss):
+            raise DivergedError(
+                f"training diverged in round {outcome.round}: the test loss is {evaluation.loss}; "
+                "lower training.learning_rate or set training.clip_norm"
+            )
+        previous = records[-1] if records else None
+        records.append(round_record(outcome, evaluation, previous, experiment.hist.network.num_clients))
+        if folder is not None:
+            folder.append(records[-1])
+            kept = {name: state[name] for name in trainable}
+            folder.save_checkpoint(Checkpoint(kept, len(records), wall_seconds()), config)
+        if on_round is not None:
+            on_round(records[-1])
+    _load(model, state)
+    _calibrate(experiment)
+    summary = summarise(config, records, about=experiment.about, wall_seconds=wall_seconds())
+    if folder is not None:
+        folder.save_model(model.state_dict())
+        folder.save_summary(summary)
+    return Run(records, summary, model, folder.path if folder else None)
+
+
+def _evaluate(experiment: Experiment, state: State) -> Evaluation:
+    _load(experiment.model, state)
+    _calibrate(experiment)
+    return evaluate(experiment.model, experiment.test, experiment.hist.task.loss)
+
+
+def _load(model: nn.Module, state: State) -> None:
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(state[name])
+
+
+def _calibrate(experiment: Experiment) -> None:
+    """BatchNorm statistics of the merged model, from a fixed sample of the clients' data."""
+    if not has_batch_statistics(experiment.model):
+        return
+    task = experiment.hist.task
+    order = task.split.order
+    chosen = task.seeds.numpy("calibration").choice(order, min(CALIBRATION_SAMPLES, len(order)), replace=False)
+    samples = task.data.inputs[torch.from_numpy(chosen).to(experiment.device)]
+    recompute_statistics(experiment.model, samples.split(500))

@@ -1,0 +1,228 @@
+"""A run's folder: written so that a kill at any moment loses at most the round in progress.
+
+    config.toml             every key of the configuration
+    rounds.jsonl            one record a global round; no clock time in it, so that reruns compare equal
+    checkpoint.safetensors  the global model after the last whole round
+    model.safetensors       the trained model, and
+    summary.json            the answer, once all rounds are done
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import filelock
+import safetensors.torch
+import torch
+from safetensors import SafetensorError, safe_open
+
+from histfl.errors import CheckpointError, StorageError, UsageError
+from histfl.experiments.config import Config
+from histfl.settings import checked
+from histfl.training import State
+
+Record = dict[str, Any]
+FORMAT = "histfl-checkpoint-1"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The global model after `rounds_done` rounds and `wall_seconds` of computing."""
+
+    state: State
+    rounds_done: int
+    wall_seconds: float
+
+
+class RunFolder:
+    """One run's files under `path`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config_path = path / "config.toml"
+        self.rounds_path = path / "rounds.jsonl"
+        self.checkpoint_path = path / "checkpoint.safetensors"
+        self.model_path = path / "model.safetensors"
+        self.summary_path = path / "summary.json"
+
+    @contextmanager
+    def claimed(self, config: Config, *, resume: bool) -> Iterator[None]:
+        """Make or reopen the folder for `config` and keep other processes out while it is written."""
+        with _storage_errors(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = filelock.FileLock(self.path / ".lock", timeout=0)
+            try:
+                lock.acquire()
+            except filelock.Timeout:
+                raise UsageError(f"another process is writing {self.path}; wait for it or use another --out") from None
+        try:
+            if self.config_path.exists():
+                if not resume:
+                    raise UsageError(f"{self.path} already holds a run; add --resume, or use another --out")
+                self._check_same_run(config)
+            self._write(self.config_path, config.to_toml().encode())
+            yield
+        finally:
+            lock.release()
+
+    def _check_same_run(self, config: Config) -> None:
+        """Refuse to continue a run under settings that would have changed its past rounds."""
+        here, there = _identity(config), _identity(self.read_config())
+        for section in sorted(here | there):
+            mine, theirs = here.get(section, {}), there.get(section, {})
+            for key in sorted(mine | theirs):
+                if mine.get(key) != theirs.get(key):
+                    raise CheckpointError(
+                        f"{self.path} holds a run with {section}.{key} = {theirs.get(key)!r}, not "
+                        f"{mine.get(key)!r}; resume it with its own {self.config_path.name}, or use another --out"
+                    )
+
+    def read_config(self) -> Config:
+        try:
+            tables = tomllib.loads(self.config_path.read_text("utf-8"))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise CheckpointError(f"{self.config_path} cannot be read: {error}; use another --out") from None
+        return checked(Config, tables, str(self.config_path))
+
+    def append(self, record: Record) -> None:
+        """Add one round's record and see it onto the disk."""
+        with _storage_errors(self.rounds_path), self.rounds_path.open("ab") as file:
+            file.write((json.dumps(record, allow_nan=False) + "\n").encode())
+            file.flush()
+            os.fsync(file.fileno())
+
+    def read_rounds(self) -> list[Record]:
+        """The records of all rounds whose line is whole."""
+        if not self.rounds_path.exists():
+            return []
+        lines = self.rounds_path.read_bytes().split(b"\n")[:-1]
+        try:
+            return [json.loads(line) for line in lines]
+        except (ValueError, UnicodeDecodeError):
+            raise CheckpointError(f"{self.rounds_path} is damaged; use another --out") from None
+
+    def truncate_rounds(self, rounds_done: int) -> list[Record]:
+        """Drop what was written of rounds past the checkpoint and return the records that stay."""
+        records = self.read_rounds()[:rounds_done]
+        if [record.get("round") for record in records] != list(range(1, rounds_done + 1)):
+            raise CheckpointError(
+                f"{self.rounds_path} has not the {rounds_done} rounds of {self.checkpoint_path.name}; "
+                "one of them is damaged or from another run; use another --out"
+            )
+        if self.rounds_path.exists():
+            kept = b"".join(line + b"\n" for line in self.rounds_path.read_bytes().split(b"\n")[:rounds_done])
+            self._write(self.rounds_path, kept)
+        return records
+
+    def save_checkpoint(self, checkpoint: Checkpoint, config: Config) -> None:
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.state.items()}
+        about = {
+            "rounds_done": checkpoint.rounds_done,
+            "wall_seconds": checkpoint.wall_seconds,
+            "run": _fingerprint(config),
+            "tensors": _digest(tensors),
+        }
+        data = safetensors.torch.save(tensors, metadata={"format": FORMAT, "about": json.dumps(about)})
+        self._write(self.checkpoint_path, data)
+
+    def load_checkpoint(self, config: Config, like: Mapping[str, torch.Tensor]) -> Checkpoint | None:
+        """The last checkpoint, moved to where `like`'s tensors lie; None before the first one."""
+        if not self.checkpoint_path.exists():
+            return None
+        refuse = f"{self.checkpoint_path} is {{}}; use another --out, or remove it to start again"
+        try:
+            with safe_open(self.checkpoint_path, framework="pt") as file:
+                metadata = file.metadata() or {}
+                state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+            about = json.loads(metadata["about"])
+            rounds_done, wall_seconds = int(about["rounds_done"]), float(about["wall_seconds"])
+            fingerprint, digest = about["run"], about["tensors"]
+        except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
+            raise CheckpointError(refuse.format(f"damaged or no histfl checkpoint ({error})")) from None
+        if metadata.get("format") != FORMAT or fingerprint != _fingerprint(config):
+            raise CheckpointError(refuse.format("from another run"))
+        if _digest(state) != digest or rounds_done < 0:
+            raise CheckpointError(refuse.format("damaged: its checksum does not match"))
+        if {name: (x.shape, x.dtype) for name, x in state.items()} != {
+            name: (x.shape, x.dtype) for name, x in like.items()
+        }:
+            raise CheckpointError(refuse.format("of another model"))
+        placed = {name: state[name].to(tensor.device) for name, tensor in like.items()}
+        return Checkpoint(placed, rounds_done, wall_seconds)
+
+    def save_model(self, state: Mapping[str, torch.Tensor]) -> None:
+        """The trained model's parameters and buffers; tied tensors are stored once each, as copies."""
+        tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in state.items()}
+        self._write(self.model_path, safetensors.torch.save(tensors))
+
+    def save_summary(self, summary: Record) -> None:
+        self._write(self.summary_path, (json.dumps(summary, indent=2, allow_nan=False) + "\n").encode())
+
+    def read_summary(self) -> Record:
+        try:
+            summary = json.loads(self.summary_path.read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{self.summary_path} cannot be read: {error}") from None
+        if not isinstance(summary, dict):
+            raise CheckpointError(f"{self.summary_path} is not a run's summary")
+        return summary
+
+    def _write(self, path: Path, data: bytes) -> None:
+        """Whole or not at all: a new file takes the old one's name once it is safely on the disk."""
+        unfinished = path.with_name(path.name + ".unfinished")
+        with _storage_errors(path):
+            try:
+                with unfinished.open("wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                unfinished.replace(path)
+            finally:
+                unfinished.unlink(missing_ok=True)
+
+
+@contextmanager
+def _storage_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if error.errno in _DISK_FAILURES:
+            raise StorageError(f"cannot write {path}: {reason}; free space or use another --out") from error
+        raise UsageError(f"cannot write {path}: {reason}; use another --out") from error
+
+
+_DISK_FAILURES = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS}
+
+
+def _identity(config: Config) -> dict[str, dict[str, Any]]:
+    """The settings that decide a round's numbers: all but how many rounds and which targets to report."""
+    sections: dict[str, dict[str, Any]] = config.model_dump(mode="json", exclude_none=True)
+    return {
+        section: {key: value for key, value in keys.items() if (section, key) not in _REPORTING}
+        for section, keys in sections.items()
+    }
+
+
+_REPORTING = {("training", "rounds"), ("training", "targets")}
+
+
+def _fingerprint(config: Config) -> str:
+    return hashlib.sha256(json.dumps(_identity(config), sort_keys=True).encode()).hexdigest()
+
+
+def _digest(tensors: Mapping[str, torch.Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        digest.update(name.encode() + b"\0")
+        digest.update(tensors[name].contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
