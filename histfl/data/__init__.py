@@ -1,0 +1,23 @@
+"""Data sets (load, verify, fetch) and their two-level splits over cells and clients."""
+
+from histfl.data.dataset import DataSource, TensorData, TextData, as_tensor_data
+from histfl.data.sources import DATASETS, fetch, load, load_text, locate
+from histfl.data.splits import SPLITS, Split, label_mix, split
+from histfl.data.store import Source
+
+__all__ = [
+    "DATASETS",
+    "SPLITS",
+    "DataSource",
+    "Source",
+    "Split",
+    "TensorData",
+    "TextData",
+    "as_tensor_data",
+    "fetch",
+    "label_mix",
+    "load",
+    "load_text",
+    "locate",
+    "split",
+]

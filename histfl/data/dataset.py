@@ -1,0 +1,166 @@
+"""Data sets in memory: inputs and labels as whole tensors, or texts and labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, TensorDataset
+
+from histfl.errors import UsageError
+
+_INTEGER_DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+@dataclass(frozen=True, eq=False)
+class TensorData:
+    """Labelled samples: `inputs` [sample, ...], `targets` [sample] int64 in 0 .. num_classes - 1."""
+
+    inputs: Tensor
+    targets: Tensor
+    class_names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if self.inputs.ndim < 1 or len(self.inputs) == 0:
+            raise UsageError(
+                f"inputs have shape {tuple(self.inputs.shape)}; a data set needs at least one sample"
+            )
+        _check_targets(self.targets, len(self.inputs), "inputs", self.class_names)
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.class_names)
+
+    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> TensorData:
+        """The same data on `device`; `dtype` applies to floating inputs only (token ids stay whole)."""
+        cast = dtype if self.inputs.is_floating_point() else None
+        return replace(
+            self, inputs=self.inputs.to(device=device, dtype=cast), targets=self.targets.to(device=device)
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class TextData:
+    """Labelled documents: `texts` [sample], `targets` [sample] int64."""
+
+    texts: tuple[str, ...]
+    targets: Tensor
+    class_names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if not self.texts:
+            raise UsageError("a text data set needs at least one document")
+        _check_targets(self.targets, len(self.texts), "texts", self.class_names)
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.class_names)
+
+
+DataSource: TypeAlias = "TensorData | tuple[Tensor, Tensor] | Dataset[Any]"
+
+
+def as_tensor_data(source: DataSource, *, class_names: Sequence[str] | None = None) -> TensorData:
+    """Any labelled data as one `TensorData`.
+
+    Takes a `TensorData` (returned as it is), a pair (inputs [sample, ...], targets [sample]), or a
+    dataset of (input, target) pairs, which is read and stacked once: a random transform is thus drawn
+    once. `class_names` names the classes where the source does not; pass the training set's to a
+    test set in which a class may be missing.
+    """
+    if isinstance(source, TensorData):
+        return source
+    names = class_names if class_names is not None else getattr(source, "classes", None)
+    inputs, targets = _pair(source.tensors if isinstance(source, TensorDataset) else source)
+    if targets.dtype not in _INTEGER_DTYPES:
+        raise UsageError(
+            f"targets are {targets.dtype}; they must be whole class numbers, such as torch.int64"
+        )
+    targets = targets.to(torch.int64)
+    if names is None:
+        names = [str(label) for label in range(int(targets.max()) + 1 if targets.numel() else 1)]
+    return TensorData(inputs, targets, tuple(map(str, names)))
+
+
+def _pair(source: Any) -> tuple[Tensor, Tensor]:
+    """(inputs, targets) of a pair or of any object with pairs at 0, 1, ..."""
+    if isinstance(source, (tuple, list)):
+        if len(source) != 2 or not all(isinstance(part, Tensor) for part in source):
+            kinds = ", ".join(type(part).__name__ for part in source[:4])
+            raise UsageError(f"data given as ({kinds}); give two tensors, (inputs, targets)")
+        return source[0], source[1]
+    if not hasattr(source, "__getitem__") or isinstance(source, (str, bytes, Tensor, np.ndarray, dict)):
+        raise UsageError(
+            f"data given as {type(source).__name__}; give two tensors, (inputs, targets), "
+            "or a dataset of such pairs"
+        )
+    return _stack(source)
+
+
+def _stack(source: Any) -> tuple[Tensor, Tensor]:
+    """All (input, target) pairs of a dataset, stacked."""
+    kind = type(source).__name__
+    try:
+        length = len(source)
+    except TypeError:
+        raise UsageError(
+            f"{kind} has no length; give a map-style dataset (with __len__ and __getitem__)"
+        ) from None
+    if length == 0:
+        raise UsageError(f"{kind} is empty; a data set needs at least one sample")
+    inputs, targets = [], []
+    for index in range(length):
+        item = source[index]
+        if not isinstance(item, (tuple, list)) or len(item) != 2:
+            raise UsageError(f"{kind}[{index}] is a {type(item).__name__}; it must be a pair (input, target)")
+        inputs.append(_input_tensor(item[0], f"{kind}[{index}]"))
+        targets.append(_target_number(item[1], f"{kind}[{index}]"))
+        if inputs[-1].shape != inputs[0].shape:
+            raise UsageError(
+                f"{kind}[{index}] has shape {tuple(inputs[-1].shape)} and the first one "
+                f"{tuple(inputs[0].shape)}; all inputs must have one shape"
+            )
+    return torch.stack(inputs), torch.tensor(targets, dtype=torch.int64)
+
+
+def _input_tensor(value: Any, place: str) -> Tensor:
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(value, (np.ndarray, np.generic, int, float)):
+        return torch.as_tensor(value)
+    raise UsageError(
+        f"the input of {place} is a {type(value).__name__}; give tensors (for images: transform=ToTensor())"
+    )
+
+
+def _target_number(value: Any, place: str) -> int:
+    if isinstance(value, (Tensor, np.ndarray, np.generic)) and value.ndim == 0:
+        value = value.item()
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    raise UsageError(f"the target of {place} is {value!r:.60}; it must be a whole class number")
+
+
+def _check_targets(targets: Tensor, samples: int, what: str, class_names: tuple[str, ...]) -> None:
+    if targets.dtype != torch.int64 or targets.ndim != 1:
+        raise UsageError(
+            f"targets are {targets.dtype} of shape {tuple(targets.shape)}; they must be torch.int64 [sample]"
+        )
+    if len(targets) != samples:
+        raise UsageError(f"{samples} {what} but {len(targets)} targets; there must be one target a sample")
+    low, high = int(targets.min()), int(targets.max())
+    if low < 0 or high >= len(class_names):
+        bad = low if low < 0 else high
+        raise UsageError(
+            f"target {bad} is outside 0..{len(class_names) - 1} ({len(class_names)} class names)"
+        )

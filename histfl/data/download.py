@@ -1,0 +1,140 @@
+"""Downloads: checked against published checksums, and placed whole or not at all."""
+
+from __future__ import annotations
+
+import sys
+import tarfile
+import tempfile
+import zlib
+from pathlib import Path
+
+import pooch
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from histfl.data.store import Source, check_contents, disk_error, places
+from histfl.errors import DataError
+
+_STAGING_PREFIX = ".histfl-fetch-"
+
+
+def download(
+    source: Source, data_dir: Path | str | None = None, *, base_url: str | None = None, progress: bool = True
+) -> Path:
+    """Downloads `source` into `data_dir` (by default $HISTFL_DATA, else the user's cache).
+
+    Returns its folder. Files gather in a hidden folder beside the final one, which is put in place by
+    one rename after every checksum has matched, so an interruption leaves nothing that looks whole.
+    A folder already there that is as published is left alone; a damaged one is replaced.
+    """
+    if source.packaged_in is not None:
+        return source.packaged_in
+    directory = places(data_dir)[0]
+    target = directory / source.folder
+    try:
+        if _is_whole(source, target):
+            return target
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=directory, prefix=_STAGING_PREFIX) as staging:
+            folder = _gather(source, Path(staging), base_url or source.base_url, progress)
+            check_contents(source, folder)
+            _put_in_place(folder, target, Path(staging))
+    except OSError as error:
+        raise disk_error(error, target) or DataError(
+            f"cannot place {source.name} in {directory}: {error.strerror or error}; choose another --data-dir"
+        ) from None
+    return target
+
+
+def _gather(source: Source, staging: Path, base_url: str, progress: bool) -> Path:
+    """Downloads and unpacks everything under `staging`; returns the data set's folder there."""
+    folder = staging / source.folder
+    folder.mkdir()
+    for name, checksum in source.downloads:
+        url = f"{base_url.rstrip('/')}/{name}"
+        _download_file(url, folder / name, checksum, progress)
+        if name.endswith((".tar.gz", ".tgz")):
+            _unpack(folder / name, folder)
+            (folder / name).unlink()
+    inner = folder / source.folder  # an archive may or may not hold the folder itself
+    return inner if inner.is_dir() else folder
+
+
+def _download_file(url: str, path: Path, checksum: str, progress: bool) -> None:
+    bar = _ProgressBar(path.name) if progress and sys.stderr.isatty() else None
+    try:
+        pooch.HTTPDownloader(progressbar=bar or False)(url, str(path), None)
+    except (OSError, ValueError) as error:  # the errors of requests are OSErrors, some also ValueErrors
+        storage = disk_error(error, path) if isinstance(error, OSError) else None
+        raise storage or DataError(
+            f"cannot download {url}: {_first_line(error)}; check the network, "
+            "or copy the files there yourself and name their folder with --data-dir"
+        ) from None
+    finally:
+        if bar is not None:
+            bar.close()
+    if not pooch.hashes.hash_matches(str(path), checksum):
+        raise DataError(
+            f"{url} is not the published file (its checksum is not {checksum}); "
+            "try again later or from another mirror"
+        )
+
+
+def _unpack(archive: Path, folder: Path) -> None:
+    try:
+        with tarfile.open(archive) as tar:
+            tar.extractall(folder, filter="data")  # no path outside the folder, no device, no link out
+    except (tarfile.TarError, EOFError, zlib.error) as error:
+        raise DataError(f"cannot unpack {archive.name}: {_first_line(error)}; download it again") from None
+
+
+def _put_in_place(folder: Path, target: Path, staging: Path) -> None:
+    if target.exists():
+        target.rename(staging / "replaced")  # goes away with the staging folder
+    folder.rename(target)
+
+
+def _is_whole(source: Source, folder: Path) -> bool:
+    try:
+        check_contents(source, folder)
+    except DataError:
+        return False
+    return True
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip().splitlines()
+    return text[0][:200] if text else type(error).__name__
+
+
+class _ProgressBar:
+    """A Rich bar on standard error with the four names that pooch calls."""
+
+    def __init__(self, name: str) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._task = self._progress.add_task(name, total=None)
+        self._progress.start()
+
+    @property
+    def total(self) -> float | None:
+        return self._progress.tasks[self._task].total
+
+    @total.setter
+    def total(self, total_bytes: int) -> None:
+        self._progress.update(self._task, total=total_bytes or None)
+
+    def update(self, advance_bytes: int) -> None:
+        self._progress.update(self._task, advance=advance_bytes)
+
+    def reset(self) -> None:
+        self._progress.update(self._task, completed=0)
+
+    def close(self) -> None:
+        self._progress.stop()

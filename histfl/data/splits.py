@@ -1,0 +1,198 @@
+"""Who holds which samples: the two-level splits of HIST Sec. VI-A, as one index array."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from histfl.data.mixing import deal_by_label_mix
+from histfl.errors import UsageError
+from histfl.network import spread_evenly
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+SHARDS_PER_CLIENT = 2
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Client i holds the samples `order[offsets[i]:offsets[i + 1]]`.
+
+    `order` [used sample] and `offsets` [client + 1], int64; the clients of a cell lie next to each
+    other, cell 0's first. No object is kept per client.
+    """
+
+    order: Ints
+    offsets: Ints
+
+    def __post_init__(self) -> None:
+        ends_meet = len(self.offsets) >= 2 and self.offsets[0] == 0 and self.offsets[-1] == len(self.order)
+        if not ends_meet or (np.diff(self.offsets) < 0).any():
+            raise UsageError(f"offsets must rise from 0 to {len(self.order)}, the number of samples dealt")
+
+    @property
+    def num_clients(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def sizes(self) -> Ints:
+        """[client]: how many samples each client holds."""
+        return np.diff(self.offsets)
+
+    def client(self, index: int) -> Ints:
+        """The samples of client `index`, as a view."""
+        if not 0 <= index < self.num_clients:
+            raise IndexError(f"client {index} of {self.num_clients}")
+        return self.order[self.offsets[index] : self.offsets[index + 1]]
+
+
+@dataclass(frozen=True)
+class Concentrations:
+    """How even the label mixes of `dirichlet` are: small is skewed, large is like the level above.
+
+    At 1.0 with balanced labels the mix is Dirichlet(1, ..., 1), uniform over all mixes.
+    """
+
+    cell: float = 0.5
+    client: float = 0.5
+
+    def __post_init__(self) -> None:
+        for name, value in (("cell_concentration", self.cell), ("client_concentration", self.client)):
+            if not (np.isfinite(value) and value > 0):
+                raise UsageError(f"{name} = {value}; it must be positive and finite")
+
+
+def split(
+    name: str,
+    labels: npt.ArrayLike,
+    clients_per_cell: npt.ArrayLike,
+    generator: np.random.Generator,
+    *,
+    cell_concentration: float = 0.5,
+    client_concentration: float = 0.5,
+) -> Split:
+    """The samples with `labels` [sample] dealt to the clients of each cell, [cell], by the named rule.
+
+    No sample goes to two clients and every client gets at least one. The concentrations are read by
+    `dirichlet` alone.
+    """
+    if name not in SPLITS:
+        near = difflib.get_close_matches(name, SPLITS, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}?" if near else f"known splits: {', '.join(SPLITS)}"
+        raise UsageError(f"unknown split {name!r}; {hint}")
+    concentrations = Concentrations(cell_concentration, client_concentration)
+    return SPLITS[name](
+        _checked_labels(labels), _checked_clients(clients_per_cell), generator, concentrations
+    )
+
+
+def label_mix(split: Split, labels: npt.ArrayLike, num_classes: int) -> Ints:
+    """[client, class]: how many samples of each class a client holds."""
+    held = _checked_labels(labels)[split.order]
+    if held.size and held.max() >= num_classes:
+        raise UsageError(f"label {held.max()} is outside 0..{num_classes - 1}; num_classes is {num_classes}")
+    client = np.repeat(np.arange(split.num_clients), split.sizes)
+    counts = np.bincount(client * num_classes + held, minlength=split.num_clients * num_classes)
+    return counts.reshape(split.num_clients, num_classes).astype(np.int64, copy=False)
+
+
+def _shards(labels: Ints, clients: Ints, generator: np.random.Generator, _: Concentrations) -> Split:
+    """Fully non-i.i.d. (Sec. VI-A): sort by label, cut into 2K equal shards, two random ones a client."""
+    return _sort_and_deal(labels, np.array([clients.sum()]), generator)
+
+
+def _cell_iid(labels: Ints, clients: Ints, generator: np.random.Generator, _: Concentrations) -> Split:
+    """Cell-i.i.d. (Sec. VI-A): the set split uniformly at random over cells, shards inside each cell."""
+    return _sort_and_deal(labels, clients, generator)
+
+
+def _iid(labels: Ints, clients: Ints, generator: np.random.Generator, _: Concentrations) -> Split:
+    """Every sample, in random order, in parts that differ by at most one."""
+    sizes = _even_sizes(len(labels), int(clients.sum()))
+    return Split(generator.permutation(len(labels)), _offsets(sizes))
+
+
+def _dirichlet(
+    labels: Ints, clients: Ints, generator: np.random.Generator, concentrations: Concentrations
+) -> Split:
+    """Every sample, in parts that differ by at most one, with Dirichlet label mixes at both levels.
+
+    Each cell's mix is centred on the whole set's, each client's on its cell's holding.
+    """
+    sizes = _even_sizes(len(labels), int(clients.sum()))
+    first_client = _offsets(clients)
+    cell_sizes = np.add.reduceat(sizes, first_client[:-1])
+    cells = np.zeros(len(clients), dtype=np.int64)
+    order = np.arange(len(labels))
+    order = order[deal_by_label_mix(labels, cells, cell_sizes, concentrations.cell, generator)]
+    cell_of_client = np.repeat(np.arange(len(clients)), clients)
+    order = order[deal_by_label_mix(labels[order], cell_of_client, sizes, concentrations.client, generator)]
+    return Split(order, _offsets(sizes))
+
+
+Splitter: TypeAlias = Callable[[Ints, Ints, np.random.Generator, Concentrations], Split]
+
+SPLITS: dict[str, Splitter] = {
+    "shards": _shards,
+    "cell-iid": _cell_iid,
+    "iid": _iid,
+    "dirichlet": _dirichlet,
+}
+
+
+def _sort_and_deal(labels: Ints, clients_per_group: Ints, generator: np.random.Generator) -> Split:
+    """Random equal shares of the samples to each group, then label-sorted shards dealt inside it.
+
+    One shard size serves all groups: floor(floor(n * n_j / K) / (2 n_j)) = floor(n / 2K).
+    Deviation: the samples left over are drawn at random, where cutting them off the sorted end would
+    take them all from the last class.
+    """
+    num_clients = int(clients_per_group.sum())
+    num_shards = SHARDS_PER_CLIENT * num_clients
+    shard_size = len(labels) // num_shards
+    if shard_size == 0:
+        raise UsageError(
+            f"{len(labels)} samples cannot fill {num_shards} shards, {SHARDS_PER_CLIENT} for each of "
+            f"{num_clients} clients; use at most {len(labels) // SHARDS_PER_CLIENT} clients, or split = 'iid'"
+        )
+    group_of_shard = np.repeat(np.arange(len(clients_per_group)), SHARDS_PER_CLIENT * clients_per_group)
+    drawn = generator.permutation(len(labels))[: num_shards * shard_size]
+    group = np.repeat(group_of_shard, shard_size)
+    shards = drawn[np.lexsort((drawn, labels[drawn], group))].reshape(num_shards, shard_size)
+    dealt = np.lexsort((generator.random(num_shards), group_of_shard))
+    offsets = np.arange(num_clients + 1, dtype=np.int64) * (SHARDS_PER_CLIENT * shard_size)
+    return Split(shards[dealt].reshape(-1), offsets)
+
+
+def _even_sizes(samples: int, clients: int) -> Ints:
+    """[client]; the clients with one sample more are the first."""
+    if samples < clients:
+        raise UsageError(
+            f"{samples} samples cannot serve {clients} clients; use at most {samples} clients or more data"
+        )
+    return spread_evenly(samples, clients)
+
+
+def _offsets(sizes: Ints) -> Ints:
+    return np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
+
+
+def _checked_labels(labels: npt.ArrayLike) -> Ints:
+    array = np.asarray(labels)
+    if array.ndim != 1 or array.size == 0 or not np.issubdtype(array.dtype, np.integer):
+        raise UsageError(f"labels are {array.dtype} of shape {array.shape}; give whole numbers, [sample]")
+    if array.min() < 0:
+        raise UsageError(f"label {array.min()} is negative; class numbers start at 0")
+    return array.astype(np.int64, copy=False)
+
+
+def _checked_clients(clients_per_cell: npt.ArrayLike) -> Ints:
+    array = np.asarray(clients_per_cell)
+    if array.ndim != 1 or array.size == 0 or not np.issubdtype(array.dtype, np.integer) or array.min() < 1:
+        raise UsageError(f"clients_per_cell = {clients_per_cell!r:.80}; give one positive number a cell")
+    return array.astype(np.int64, copy=False)
