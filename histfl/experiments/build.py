@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from histfl import data as datasets
-from histfl.data import TensorData
+from histfl.data import Split, TensorData
 from histfl.engines import ENGINES
 from histfl.errors import DataError, UsageError
 from histfl.experiments.config import Config, MethodSettings
@@ -109,6 +109,18 @@ def build_network(config: Config) -> Network:
     return Network.from_toml(settings.profile)
 
 
+def build_split(config: Config, train: TensorData, network: Network) -> Split:
+    """Which client holds which training samples."""
+    return datasets.split(
+        config.data.split,
+        train.targets.cpu().numpy(),
+        network.clients_per_cell,
+        Seeds(config.training.seed).numpy("split"),
+        cell_concentration=config.data.cell_concentration,
+        client_concentration=config.data.client_concentration,
+    )
+
+
 def build(
     config: Config,
     ingredients: Ingredients,
@@ -124,14 +136,6 @@ def build(
     dtype = next(model.parameters()).dtype
     train, test = ingredients.train.to(place, dtype), ingredients.test.to(place, dtype)
     network = ingredients.network
-    split = datasets.split(
-        config.data.split,
-        ingredients.train.targets.cpu().numpy(),
-        network.clients_per_cell,
-        seeds.numpy("split"),
-        cell_concentration=config.data.cell_concentration,
-        client_concentration=config.data.client_concentration,
-    )
     method = METHODS[config.method.name]
     cut = plan(
         model,
@@ -145,7 +149,7 @@ def build(
     task = Task(
         model=training_copy(model),
         data=train,
-        split=split,
+        split=build_split(config, train, network),
         local=LocalTraining(
             local_steps=settings.local_steps,
             batch_size=settings.batch_size,

@@ -69,11 +69,10 @@ def execute(
 def _execute(experiment: Experiment, folder: RunFolder | None, on_round: OnRound | None) -> Run:
     config, model = experiment.config, experiment.model
     state: State = {name: tensor.detach() for name, tensor in model.named_parameters()}
-    trainable = experiment.hist.plan.trainable
     records: list[Record] = []
     wall_before = 0.0
     if folder is not None:
-        checkpoint = folder.load_checkpoint(config, {name: state[name] for name in trainable})
+        checkpoint = folder.load_checkpoint(config, _trained(experiment, state))
         records = folder.truncate_rounds(checkpoint.rounds_done if checkpoint else 0)
         if checkpoint is not None:
             state |= checkpoint.state
@@ -102,8 +101,8 @@ def _execute(experiment: Experiment, folder: RunFolder | None, on_round: OnRound
         records.append(round_record(outcome, evaluation, previous, experiment.hist.network.num_clients))
         if folder is not None:
             folder.append(records[-1])
-            kept = {name: state[name] for name in trainable}
-            folder.save_checkpoint(Checkpoint(kept, len(records), wall_seconds()), config)
+            checkpoint = Checkpoint(_trained(experiment, state), len(records), wall_seconds())
+            folder.save_checkpoint(checkpoint, config)
         if on_round is not None:
             on_round(records[-1])
     _load(model, state)
@@ -113,6 +112,11 @@ def _execute(experiment: Experiment, folder: RunFolder | None, on_round: OnRound
         folder.save_model(model.state_dict())
         folder.save_summary(summary)
     return Run(records, summary, model, folder.path if folder else None)
+
+
+def _trained(experiment: Experiment, state: State) -> State:
+    """The parameters that training changes, in the model's order."""
+    return {name: value for name, value in state.items() if name in experiment.hist.plan.trainable}
 
 
 def _evaluate(experiment: Experiment, state: State) -> Evaluation:

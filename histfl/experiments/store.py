@@ -57,7 +57,7 @@ class RunFolder:
     @contextmanager
     def claimed(self, config: Config, *, resume: bool) -> Iterator[None]:
         """Make or reopen the folder for `config` and keep other processes out while it is written."""
-        with _storage_errors(self.path):
+        with storage_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             lock = filelock.FileLock(self.path / ".lock", timeout=0)
             try:
@@ -95,7 +95,7 @@ class RunFolder:
 
     def append(self, record: Record) -> None:
         """Add one round's record and see it onto the disk."""
-        with _storage_errors(self.rounds_path), self.rounds_path.open("ab") as file:
+        with storage_errors(self.rounds_path), self.rounds_path.open("ab") as file:
             file.write((json.dumps(record, allow_nan=False) + "\n").encode())
             file.flush()
             os.fsync(file.fileno())
@@ -179,7 +179,7 @@ class RunFolder:
     def _write(self, path: Path, data: bytes) -> None:
         """Whole or not at all: a new file takes the old one's name once it is safely on the disk."""
         unfinished = path.with_name(path.name + ".unfinished")
-        with _storage_errors(path):
+        with storage_errors(path):
             try:
                 with unfinished.open("wb") as file:
                     file.write(data)
@@ -191,7 +191,7 @@ class RunFolder:
 
 
 @contextmanager
-def _storage_errors(path: Path) -> Iterator[None]:
+def storage_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

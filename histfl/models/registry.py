@@ -55,10 +55,14 @@ def call_factory(
     factory: Callable[..., Any], options: Mapping[str, Any], offered: Mapping[str, Any], *, place: str
 ) -> Any:
     """Call `factory` with the user's `options` and those of the `offered` values it asks for."""
-    parameters = inspect.signature(factory).parameters
+    try:
+        signature = inspect.signature(factory)
+    except (TypeError, ValueError):
+        raise UsageError(f"{place} has no readable signature; name a Python function") from None
+    parameters = signature.parameters
     arguments = {key: value for key, value in offered.items() if key in parameters} | dict(options)
     try:
-        inspect.signature(factory).bind(**arguments)
+        signature.bind(**arguments)
     except TypeError as error:
         takes = [key for key in parameters if key not in offered]
         raise UsageError(f"{place}: {error}; its options are: {', '.join(takes) or 'none'}") from None

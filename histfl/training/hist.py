@@ -76,7 +76,7 @@ def hist(run: Hist, state: State, engine: Engine, *, first_round: int, rounds: i
 
 def _compact(plan: Plan, state: State, submodel: Submodel) -> tuple[State, State]:
     """The submodel's trained tensors, and the frozen ones that are cut with them."""
-    trained = {name: state[name] for name in plan.trainable}
+    trained = {name: value for name, value in state.items() if name in plan.trainable}
     frozen = {name: state[name] for name in submodel.positions if name not in plan.trainable}
     return extract(trained, submodel), extract(frozen, submodel)
 

@@ -1,0 +1,37 @@
+# Two commands on a fresh machine with Python 3.11+, git and make: `make quickstart` and `make test`.
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+
+.PHONY: help setup quickstart test check clean
+
+help:
+	@echo "make quickstart   set up and run HIST against hierarchical FedAvg on embedded images"
+	@echo "make test         set up and run every check and test"
+	@echo "make check        set up and run the style, type and import checks alone"
+	@echo "make setup        make $(VENV) with everything"
+
+setup: $(VENV)/.installed
+
+# torch comes first and pinned, so that no other package pulls another build of it.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+quickstart: setup
+	$(BIN)/histfl quickstart
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+# One torch thread a worker: more would only fight over the same cores.
+test: check
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 -rs
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

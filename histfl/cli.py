@@ -1,0 +1,292 @@
+"""The command line: thin, one function a command."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from histfl.errors import HistflError, UsageError
+
+app = typer.Typer(
+    help="Federated learning over hierarchical wireless networks with independent submodels (HIST).",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+data_app = typer.Typer(help="Data sets: what there is, where it lies, how clients share it.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+Source = Annotated[str, typer.Argument(metavar="CONFIG_OR_PRESET", help="A TOML file, or a preset's name.")]
+Set = Annotated[
+    list[str], typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change one setting; may be repeated.")
+]
+Out = Annotated[Path | None, typer.Option(help="Folder for the results (default: a new one under runs/).")]
+DataDir = Annotated[
+    Path | None, typer.Option(help="Where data sets lie (default: $HISTFL_DATA, the cache, /usr/share/datasets).")
+]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+EngineName = Annotated[str, typer.Option("--engine", help="auto or reference.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on from the last whole round in --out.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, nothing else.")]
+
+
+@app.command()
+def run(
+    source: Source,
+    settings: Set = [],  # noqa: B006 (typer reads it as the option's default)
+    out: Out = None,
+    data_dir: DataDir = None,
+    device: Device = "auto",
+    engine: EngineName = "auto",
+    resume: Resume = False,
+    as_json: Json = False,
+) -> None:
+    """Train once; the folder gets records, a checkpoint, the model, a summary and a report."""
+    from histfl.experiments.config import load_config
+
+    config = load_config(source, settings)
+    if resume and out is None:
+        raise UsageError("--resume needs --out, the folder of the run to go on with")
+    folder = out or free_folder(Path(source).stem)
+    arms = {config.method.name: config}
+    summaries = _run_all(arms, {config.method.name: folder}, folder, (data_dir, device, engine), resume)
+    _show(summaries, folder, summaries[config.method.name] if as_json else None)
+
+
+@app.command()
+def sweep(
+    source: Source,
+    vary: Annotated[list[str], typer.Option(metavar="SECTION.KEY=A,B,C", help="Values to run; may be repeated.")],
+    settings: Set = [],  # noqa: B006
+    out: Out = None,
+    data_dir: DataDir = None,
+    device: Device = "auto",
+    engine: EngineName = "auto",
+    resume: Resume = False,
+    as_json: Json = False,
+) -> None:
+    """Train every combination of the varied settings and compare them; resumable arm by arm."""
+    from histfl.experiments.sweep import arms
+
+    if resume and out is None:
+        raise UsageError("--resume needs --out, the folder of the sweep to go on with")
+    configs = {arm.name: arm.config for arm in arms(source, settings, vary)}
+    folder = out or free_folder(f"{Path(source).stem}-sweep")
+    folders = {name: folder / name for name in configs}
+    summaries = _run_all(configs, folders, folder, (data_dir, device, engine), resume)
+    _show(summaries, folder, summaries if as_json else None)
+
+
+@app.command()
+def quickstart(
+    settings: Set = [],  # noqa: B006
+    out: Out = None,
+    device: Device = "auto",
+    engine: EngineName = "auto",
+    as_json: Json = False,
+) -> None:
+    """HIST against hierarchical FedAvg on embedded images, in under a minute."""
+    from histfl.experiments.config import load_config
+
+    names = ("hist", "hfedavg")
+    configs = {name: load_config("quickstart", [*settings, f"method.name={name}"]) for name in names}
+    folder = out or free_folder("quickstart")
+    folders = {name: folder / name for name in names}
+    summaries = _run_all(configs, folders, folder, (None, device, engine), resume=False)
+    _show(summaries, folder, summaries if as_json else None)
+
+
+@app.command()
+def doctor(as_json: Json = False) -> None:
+    """What this machine offers: versions, devices, data sets."""
+    from histfl.experiments.doctor import examine
+
+    findings = examine()
+    if as_json:
+        _print_json(findings)
+        return
+    table = Table("what", "found", box=None)
+    for name, value in findings.items():
+        table.add_row(name, str(value))
+    Console().print(table)
+
+
+@data_app.command("list")
+def data_list(as_json: Json = False) -> None:
+    """The data sets that histfl knows."""
+    from histfl.data import DATASETS
+
+    rows = [{"name": s.name, "description": s.description, "licence": s.licence} for s in DATASETS.values()]
+    if as_json:
+        _print_json({"datasets": rows})
+        return
+    table = Table("name", "what it is", "licence", box=None)
+    for row in rows:
+        table.add_row(*row.values())
+    Console().print(table)
+
+
+@data_app.command("where")
+def data_where(
+    name: Annotated[str, typer.Argument(help="The data set.")], data_dir: DataDir = None, as_json: Json = False
+) -> None:
+    """Where a data set lies on this machine."""
+    from histfl.data import locate
+
+    place = locate(name, data_dir)
+    _print_json({"name": name, "path": str(place)}) if as_json else typer.echo(place)
+
+
+@data_app.command("fetch")
+def data_fetch(
+    name: Annotated[str, typer.Argument(help="The data set.")], data_dir: DataDir = None, as_json: Json = False
+) -> None:
+    """Download a data set and verify it."""
+    from histfl.data import fetch
+
+    place = fetch(name, data_dir)
+    _print_json({"name": name, "path": str(place)}) if as_json else typer.echo(place)
+
+
+@data_app.command("show")
+def data_show(
+    source: Source = "quickstart",
+    settings: Set = [],  # noqa: B006
+    data_dir: DataDir = None,
+    plot: Annotated[Path | None, typer.Option(help="Also draw the mix to this HTML file.")] = None,
+    as_json: Json = False,
+) -> None:
+    """The label mix per cell and client under a configuration's split."""
+    from histfl.experiments.config import load_config
+    from histfl.experiments.label_mix import draw_label_mix, label_mix_of
+
+    mix = label_mix_of(load_config(source, settings), data_dir)
+    if plot is not None:
+        draw_label_mix(mix, plot)
+    if as_json:
+        _print_json(mix.as_json())
+        return
+    for table in mix.tables():
+        Console().print(table)
+    if plot is not None:
+        typer.echo(f"drawn to {plot}")
+
+
+def free_folder(name: str) -> Path:
+    """runs/NAME, or runs/NAME-2 and so on where that exists."""
+    for number in range(1, 1_000_000):
+        folder = Path("runs") / (name if number == 1 else f"{name}-{number}")
+        if not folder.exists():
+            return folder
+    raise UsageError("runs/ is full; give --out")
+
+
+def _run_all(
+    configs: Mapping[str, Any],
+    folders: Mapping[str, Path],
+    top: Path,
+    choices: tuple[Path | None, str, str],
+    resume: bool,
+) -> dict[str, dict[str, Any]]:
+    """Run each configuration into its folder, then write the comparison page into `top`."""
+    from histfl.experiments.build import build, load_ingredients
+    from histfl.experiments.progress import progress
+    from histfl.experiments.report import write_report
+    from histfl.experiments.run import execute
+    from histfl.experiments.store import RunFolder, storage_errors
+
+    data_dir, device, engine = choices
+    runs = {}
+    with _interruptible(top):
+        for name, config in configs.items():
+            experiment = build(config, load_ingredients(config, data_dir=data_dir), device=device, engine=engine)
+            with progress(name, config.training.rounds, Console(stderr=True)) as on_round:
+                runs[name] = execute(experiment, RunFolder(folders[name]), resume=resume, on_round=on_round)
+    summaries = {name: run.summary for name, run in runs.items()}
+    page = top / "report.html"
+    with storage_errors(page):
+        write_report(page, f"histfl: {top.name}", {name: run.records for name, run in runs.items()}, summaries)
+    return summaries
+
+
+def _show(summaries: Mapping[str, Mapping[str, Any]], folder: Path, as_json: object | None) -> None:
+    from histfl.experiments.report import answer_sentence, comparison_rows
+
+    if as_json is not None:
+        _print_json(as_json)
+        return
+    header, rows = comparison_rows({name: dict(summary) for name, summary in summaries.items()})
+    table = Table(*header, box=None)
+    for row in rows:
+        table.add_row(*row)
+    console = Console()
+    console.print(table)
+    if len(summaries) > 1:
+        console.print(answer_sentence({name: dict(summary) for name, summary in summaries.items()}))
+    console.print(f"report: {folder / 'report.html'}", soft_wrap=True, highlight=False)
+
+
+def _print_json(value: object) -> None:
+    typer.echo(json.dumps(value, indent=2, allow_nan=False))
+
+
+class Interrupted(HistflError):
+    """The user or the system asked the process to stop."""
+
+    exit_code = 130
+
+
+@contextmanager
+def _interruptible(folder: Path) -> Iterator[None]:
+    """Ctrl-C and SIGTERM end in one line that says how to go on."""
+
+    def stop(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except KeyboardInterrupt:
+        arguments = " ".join(sys.argv[1:])
+        missing = "" if "--out" in arguments else f" --out {folder}"
+        missing += "" if "--resume" in arguments else " --resume"
+        raise Interrupted(f"interrupted; go on with: histfl {arguments}{missing}") from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """The console script: every failure a user can cause is one line and an exit code."""
+    command = typer.main.get_command(app)
+    try:
+        code = command.main(args=list(arguments) if arguments is not None else None, standalone_mode=False)
+    except HistflError as error:
+        _fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        _fail("interrupted", 130)
+    except typer.Abort:
+        _fail("aborted", 130)
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # not click's report of a wrong command line
+            raise
+        _fail(error.format_message(), 2)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    typer.echo("histfl: " + " ".join(message.split()), err=True)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""Many runs of one configuration: the cross product of varied settings, arm by arm."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from histfl.errors import UsageError
+from histfl.experiments.config import Config, load_config
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One run of a sweep: its name, which is also its folder's, and its configuration."""
+
+    name: str
+    config: Config
+
+
+def arms(source: str, settings: Sequence[str], varied: Sequence[str]) -> Iterator[Arm]:
+    """Every combination of `section.key=a,b,c` variations over the base configuration."""
+    choices = [_choices(variation) for variation in varied]
+    names: set[str] = set()
+    for combination in itertools.product(*choices):
+        name = re.sub(r"[^A-Za-z0-9.=_+-]+", "-", ",".join(combination).replace(",", "+"))[:150]
+        if name in names:
+            raise UsageError(f"--vary gives the arm {name!r} twice; remove the repeated value")
+        names.add(name)
+        yield Arm(name, load_config(source, [*settings, *combination]))
+
+
+def _choices(variation: str) -> list[str]:
+    path, equals, text = variation.partition("=")
+    values = [value.strip() for value in re.split(r",(?![^\[]*\])", text) if value.strip()]
+    if not equals or not values:
+        raise UsageError(f"--vary {variation!r}: write it as section.key=a,b,c, for example network.cells=2,4,6")
+    return [f"{path.strip()}={value}" for value in values]

@@ -1,0 +1,46 @@
+import pytest
+import torch
+
+from histfl.errors import UsageError
+from histfl.models import build_model
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "parameters"),
+    [("mlp", (1, 28, 28), 238_510), ("lenet5", (1, 28, 28), 61_706), ("resnet18", (3, 32, 32), 11_173_962)],
+)
+def test_the_papers_models_have_their_sizes(name: str, shape: tuple[int, ...], parameters: int) -> None:
+    model = build_model(name, {}, shape, 10, seed=1)
+    assert sum(p.numel() for p in model.parameters()) == parameters
+    assert model(torch.zeros(2, *shape)).shape == (2, 10)
+
+
+def test_weights_come_from_the_seed_and_the_global_generator_stays() -> None:
+    before = torch.random.get_rng_state()
+    first, again, other = (build_model("mlp", {"hidden": [8, 4]}, (5,), 3, seed=s) for s in (1, 1, 2))
+    assert torch.equal(before, torch.random.get_rng_state())
+    weights = [next(iter(model.parameters())) for model in (first, again, other)]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+def test_a_users_factory_gets_what_it_asks_for() -> None:
+    model = build_model("torch.nn:Linear", {"in_features": 4, "out_features": 2}, (4,), 2, seed=1)
+    assert isinstance(model, torch.nn.Linear)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("mpl", {}, "did you mean 'mlp'"),
+        ("no.such.module:f", {}, "cannot be imported"),
+        ("math:pi", {}, "not callable"),
+        ("math:floor", {"x": 1.0}, "failed|math"),
+        ("mlp", {"hiden": 3}, "its options are: hidden"),
+        ("mlp", {"hidden": -3}, "failed"),
+        ("lenet5", {}, "images"),
+    ],
+)
+def test_bad_models_are_explained(name: str, options: dict[str, object], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        build_model(name, options, (7,), 2, seed=1)

@@ -1,0 +1,45 @@
+from pathlib import Path
+
+import pytest
+from pydantic import Field
+
+from histfl.errors import UsageError
+from histfl.settings import Settings, checked, read_toml
+
+
+class Inner(Settings):
+    rounds: int = Field(1, ge=1)
+    clients: int | str = 3
+
+
+class Outer(Settings):
+    training: Inner = Inner()
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"training": {"round": 3}}, "unknown key 'training.round'; did you mean 'rounds'?"),
+        ({"trainig": {}}, "unknown key 'trainig'; did you mean 'training'?"),
+        ({"training": {"zzz": 3}}, "known keys: clients, rounds"),
+        ({"training": {"rounds": 0}}, "training.rounds = 0: "),
+        ({"training": {"rounds": float("nan")}}, "training.rounds = nan: "),
+        ({"training": {"clients": [1]}}, "training.clients = [1]: "),
+    ],
+)
+def test_a_bad_key_is_named_with_its_value(values: dict[str, object], said: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        checked(Outer, values, "run.toml")
+    assert str(raised.value).startswith("run.toml: ")
+    assert said in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(("content", "said"), [(b"a = [1,", "not valid TOML"), (b"\xff\xfe", "not UTF-8")])
+def test_unreadable_text_is_refused(tmp_path: Path, content: bytes, said: str) -> None:
+    path = tmp_path / "run.toml"
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=said):
+        read_toml(path)
+    with pytest.raises(UsageError, match="cannot read"):
+        read_toml(tmp_path)
