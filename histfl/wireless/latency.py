@@ -1,0 +1,88 @@
+"""Seconds and joules of local work, and how a round waits for its slowest (HIST Sec. IV-A).
+
+Pure functions of arrays that broadcast; the last axis is the client. SI units.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from histfl.errors import UsageError
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+CYCLES_PER_STEP = 1e6  # V0 of Sec. VI-C: one minibatch step of the full model
+SWITCHED_CAPACITANCE = 1e-28  # kappa: joules = kappa * cycles * hertz^2
+
+
+def step_cycles(
+    parameters: npt.ArrayLike,
+    *,
+    full_parameters: int,
+    local_steps: int,
+    cycles_per_step: float = CYCLES_PER_STEP,
+) -> Floats:
+    """CPU cycles of one edge round at a client: H (|p_j| / d) V0, with |p_j| = `parameters`."""
+    if full_parameters < 1:
+        raise UsageError(f"full_parameters = {full_parameters}; a model has at least one parameter")
+    if local_steps < 1:
+        raise UsageError(f"local_steps = {local_steps}; a client takes at least one step")
+    if not (math.isfinite(cycles_per_step) and cycles_per_step >= 0):
+        raise UsageError(f"cycles_per_step = {cycles_per_step}; it must be at least 0 and finite")
+    share = np.asarray(parameters, dtype=np.float64) / full_parameters
+    return np.asarray(local_steps * share * cycles_per_step)
+
+
+def compute_seconds(cycles: npt.ArrayLike, cpu_hz: npt.ArrayLike) -> Floats:
+    """Time of `cycles` at `cpu_hz`: the first term of HIST Eq. (19)."""
+    return np.asarray(np.asarray(cycles, dtype=np.float64) / _checked_cpu(cpu_hz))
+
+
+def energy_joules(
+    cycles: npt.ArrayLike,
+    cpu_hz: npt.ArrayLike,
+    *,
+    transmit_power_w: npt.ArrayLike = 0.0,
+    transmit_seconds: npt.ArrayLike = 0.0,
+    switched_capacitance: float = SWITCHED_CAPACITANCE,
+) -> Floats:
+    """kappa * cycles * F^2 for computing, plus transmit power * time on air (not in the paper).
+
+    In TDMA a client is on air for 1 / n of the uplink time: pass that share.
+    """
+    computing = switched_capacitance * np.asarray(cycles, dtype=np.float64) * _checked_cpu(cpu_hz) ** 2
+    sending = np.asarray(transmit_power_w, dtype=np.float64) * np.asarray(transmit_seconds, dtype=np.float64)
+    return np.asarray(computing + sending)
+
+
+def cell_seconds(client_seconds: npt.ArrayLike, offsets: Ints) -> Floats:
+    """An edge round of each cell, [..., cell]: its slowest client, from [..., client] (HIST Eq. (19)).
+
+    Cell j's clients are offsets[j] to offsets[j + 1] - 1; a cell without clients takes no time.
+    """
+    seconds = np.asarray(client_seconds, dtype=np.float64)
+    if offsets[-1] != seconds.shape[-1]:
+        raise UsageError(f"offsets end at client {offsets[-1]}; there are {seconds.shape[-1]} clients")
+    # A zero past the end lets reduceat be asked about a last cell that is empty.
+    padded = np.concatenate([seconds, np.zeros((*seconds.shape[:-1], 1))], axis=-1)
+    slowest = np.maximum.reduceat(padded, offsets[:-1], axis=-1)
+    return np.asarray(np.where(np.diff(offsets) > 0, slowest, 0.0))
+
+
+def round_seconds(seconds_by_cell: npt.ArrayLike, edge_rounds: int) -> Floats:
+    """A global round, [...]: `edge_rounds` edge rounds of the slowest cell (HIST Eq. (20))."""
+    if edge_rounds < 1:
+        raise UsageError(f"edge_rounds = {edge_rounds}; a global round has at least one")
+    return np.asarray(edge_rounds * np.max(np.asarray(seconds_by_cell, dtype=np.float64), axis=-1))
+
+
+def _checked_cpu(cpu_hz: npt.ArrayLike) -> Floats:
+    values = np.asarray(cpu_hz, dtype=np.float64)
+    bad = ~(np.isfinite(values) & (values > 0))
+    if np.any(bad):
+        raise UsageError(f"a cpu_hz is {float(values[bad].flat[0])}; it must be positive and finite")
+    return values
