@@ -1,0 +1,40 @@
+"""How large each cell's submodel should be: HIST Sec. IV-B and V-E."""
+
+from histfl.sizing.costs import AffineCost, AirCompCost, Cost
+from histfl.sizing.layers import optimal_counts
+from histfl.sizing.milp import MilpResult, solve_milp
+from histfl.sizing.policies import (
+    POLICIES,
+    Policy,
+    given,
+    optimised,
+    policy_named,
+    proportional,
+    size,
+    uniform,
+)
+from histfl.sizing.problem import CutLayers, Sizes, SizingProblem, cap_ratio, imbalance
+from histfl.sizing.thresholds import optimal_sizes
+
+__all__ = [
+    "POLICIES",
+    "AffineCost",
+    "AirCompCost",
+    "Cost",
+    "CutLayers",
+    "MilpResult",
+    "Policy",
+    "Sizes",
+    "SizingProblem",
+    "cap_ratio",
+    "given",
+    "imbalance",
+    "optimal_counts",
+    "optimal_sizes",
+    "optimised",
+    "policy_named",
+    "proportional",
+    "size",
+    "solve_milp",
+    "uniform",
+]

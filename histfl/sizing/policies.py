@@ -1,0 +1,115 @@
+"""How the units are shared out over the cells, by name. A policy maps a problem to counts [cell, layer]."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from histfl.errors import UsageError
+from histfl.network import spread_evenly
+from histfl.network.network import Floats, Ints
+from histfl.sizing.costs import AffineCost
+from histfl.sizing.layers import optimal_counts, relaxed_sizes
+from histfl.sizing.problem import Sizes, SizingProblem, check_enough_units, imbalance
+from histfl.sizing.thresholds import optimal_sizes
+
+Policy = Callable[[SizingProblem], Ints]
+
+
+def uniform(problem: SizingProblem) -> Ints:
+    """Equal counts; a remainder goes to the first cells. Looks at neither costs nor cap."""
+    check_enough_units(problem.layers, problem.num_cells)
+    return np.stack([spread_evenly(int(units), problem.num_cells) for units in problem.layers.units], axis=1)
+
+
+def proportional(problem: SizingProblem) -> Ints:
+    """Counts in proportion to each cell's speed on an equal share, within the cap, layer by layer.
+
+    What the cap cuts off goes to the other cells. A rule of thumb that a person would use: it ignores
+    the replicated parameters and the rounding of other layers.
+    """
+    caps = problem.caps()
+    layers = problem.layers
+    equal = np.full(problem.num_cells, int(layers.parameters_per_unit @ layers.units) // problem.num_cells)
+    slope = problem.cost.seconds(equal)
+    cost = AffineCost(np.zeros(problem.num_cells), slope / slope.mean())
+    columns = [
+        optimal_sizes(cost, int(units), low=1, cap=int(cap))
+        for units, cap in zip(layers.units, caps, strict=True)
+    ]
+    return np.stack(columns, axis=1)
+
+
+def optimised(problem: SizingProblem) -> Ints:
+    """The fastest counts within the cap (`optimal_counts`); never slower than `uniform`."""
+    counts = optimal_counts(problem)
+    if problem.layers.num_layers == 1:
+        return counts
+    equal = uniform(problem)  # within the caps wherever the problem is feasible
+    return min(counts, equal, key=lambda each: float(_seconds(problem, each).max()))
+
+
+def given(shares: Sequence[float]) -> Policy:
+    """The policy that gives cell j the share shares[j] of every layer, to the nearest unit, at least one."""
+    values = np.asarray(shares, dtype=np.float64)
+    if values.ndim != 1 or not (np.isfinite(values) & (values > 0)).all():
+        raise UsageError(f"shares = {list(shares)}: every cell needs a positive share")
+    if abs(values.sum() - 1) > 1e-6:
+        raise UsageError(f"shares = {list(shares)} add up to {values.sum():g}; they must add up to 1")
+
+    def policy(problem: SizingProblem) -> Ints:
+        if len(values) != problem.num_cells:
+            raise UsageError(f"{len(values)} shares for {problem.num_cells} cells; give one a cell")
+        check_enough_units(problem.layers, problem.num_cells)
+        return np.stack([_nearest(values, int(units)) for units in problem.layers.units], axis=1)
+
+    return policy
+
+
+POLICIES: dict[str, Policy] = {"uniform": uniform, "proportional": proportional, "optimised": optimised}
+
+
+def policy_named(sizes: str | Sequence[float]) -> Policy:
+    """The policy of that name, or of that list of shares."""
+    if not isinstance(sizes, str):
+        return given(sizes)
+    if sizes not in POLICIES:
+        near = difflib.get_close_matches(sizes, POLICIES, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"use {', '.join(POLICIES)} or a list of shares"
+        raise UsageError(f"sizes = {sizes!r} is not known; {hint}")
+    return POLICIES[sizes]
+
+
+def size(problem: SizingProblem, policy: Policy = optimised) -> Sizes:
+    """The policy's counts with parameters, seconds and a certificate.
+
+    The bound holds for all counts within the problem's cap, or within the least cap that admits these
+    counts where they go beyond it (`uniform` and `given` do not look at the cap), so the gap is never
+    below zero.
+    """
+    counts = policy(problem)
+    needed = imbalance(counts, problem.layers)
+    admitting = dataclasses.replace(problem, cap_ratio=max(problem.cap_ratio, needed))
+    _, bound = relaxed_sizes(admitting, admitting.caps())
+    seconds = _seconds(problem, counts)
+    return Sizes(
+        counts=counts,
+        parameters=problem.layers.parameters(counts),
+        seconds=seconds,
+        bound=bound,
+        gap=float(seconds.max()) / bound - 1,
+    )
+
+
+def _seconds(problem: SizingProblem, counts: Ints) -> Floats:
+    return problem.cost.seconds(problem.layers.parameters(counts))
+
+
+def _nearest(shares: Floats, units: int) -> Ints:
+    """Largest remainders: the counts that least exceed shares * units, which is a cost of slope one."""
+    quotas = shares * units
+    cost = AffineCost(quotas.max() - quotas, np.ones(len(quotas)))
+    return optimal_sizes(cost, units, low=1, cap=units)
