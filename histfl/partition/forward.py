@@ -1,0 +1,71 @@
+"""Calling any model on example inputs: a tensor, a tuple of arguments or a dict of them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from histfl.partition.units import State
+
+Inputs = torch.Tensor | tuple[Any, ...] | list[Any] | Mapping[str, Any]
+
+_ENOUGH = 4  # examples; a batch of two leaves BatchNorm after global pooling nearly no gradient
+
+
+def outputs_of(model: nn.Module, inputs: Inputs, state: State | None = None) -> list[torch.Tensor]:
+    """The differentiable tensors that `model` returns, with the tensors in `state` in place of its own."""
+    arguments: tuple[Any, ...] = ()
+    named: dict[str, Any] = {}
+    if isinstance(inputs, Mapping):
+        named = dict(inputs)
+    else:
+        arguments = (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs)
+    returned = torch.func.functional_call(model, state or {}, arguments, named)
+    leaves = pytree.tree_leaves(returned)
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Run a copy of the user's model: gradients on, no warning shown, no random number used up."""
+    with torch.random.fork_rng(devices=[]), torch.enable_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], inputs: Inputs) -> Inputs:
+    """`inputs` with every tensor in it replaced by its value under `function`."""
+    mapped: Inputs = pytree.tree_map_only(torch.Tensor, function, inputs)
+    return mapped
+
+
+def few_examples(inputs: Inputs) -> Inputs:
+    """A batch of a few different examples: the first ones, or the one there is with variations."""
+    tensors = [leaf for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, torch.Tensor)]
+    lengths = {leaf.shape[0] if leaf.dim() else 0 for leaf in tensors}
+    if len(lengths) != 1 or lengths == {0}:
+        return inputs  # no common batch axis to shorten
+    if min(lengths) > 1:
+        return map_tensors(lambda value: value[:_ENOUGH], inputs)
+    return map_tensors(_varied, inputs)
+
+
+def _varied(single: torch.Tensor) -> torch.Tensor:
+    """Four examples from one, different from each other but of its scale."""
+    repeated = single.repeat(_ENOUGH, *[1] * (single.dim() - 1))
+    if not single.is_floating_point():
+        return repeated
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(repeated.shape, generator=generator, dtype=torch.float64).to(repeated)
+    return repeated + 0.1 * (1.0 + single.abs().mean()) * noise
+
+
+def summary(error: Exception) -> str:
+    """The first line of an error of somebody else's."""
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"

@@ -1,0 +1,101 @@
+"""`Plan`: how a model is cut, made once and used in every global round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+
+import numpy as np
+import torch
+from torch import nn
+
+from histfl.network.network import Ints
+from histfl.partition.units import CutAxis, Shapes, UnitGroup
+
+Cuts = Mapping[tuple[str, int], tuple[tuple[int, CutAxis], ...]]
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """The unit groups that are dealt out to the cells, and the parameters they cut.
+
+    `shapes` and `dtypes` hold all parameters, `trainable` the names that are trained, sent and merged.
+    `uncut` says of every other unit group that was found why it stays whole in every cell.
+    """
+
+    groups: tuple[UnitGroup, ...]
+    shapes: Shapes
+    dtypes: Mapping[str, torch.dtype]
+    trainable: frozenset[str]
+    uncut: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, model: nn.Module, groups: tuple[UnitGroup, ...] = (), uncut: Mapping[str, str] | None = None
+    ) -> Plan:
+        """The plan that cuts `groups` of `model`; no group at all gives every cell the full model."""
+        parameters = dict(model.named_parameters())
+        return cls(
+            groups=groups,
+            shapes={name: tuple(value.shape) for name, value in parameters.items()},
+            dtypes={name: value.dtype for name, value in parameters.items()},
+            trainable=frozenset(name for name, value in parameters.items() if value.requires_grad),
+            uncut=dict(uncut or {}),
+        )
+
+    @cached_property
+    def units(self) -> Ints:
+        """The number of units of each group, int [group]."""
+        return np.array([group.num_units for group in self.groups], dtype=np.int64)
+
+    @cached_property
+    def num_parameters(self) -> int:
+        """Trainable parameters of the full model."""
+        return sum(prod(self.shapes[name]) for name in self.trainable)
+
+    @cached_property
+    def cuts(self) -> Cuts:
+        """(parameter, axis) -> the (group index, axis) pairs that cut it."""
+        found: dict[tuple[str, int], list[tuple[int, CutAxis]]] = {}
+        for index, group in enumerate(self.groups):
+            for cut in group.axes:
+                found.setdefault((cut.parameter, cut.axis), []).append((index, cut))
+        return {key: tuple(cuts) for key, cuts in found.items()}
+
+    @cached_property
+    def replicated_parameters(self) -> int:
+        """Trainable parameters that no group cuts, held by every cell (parts of a concatenation too)."""
+        return int(self.sizes(np.zeros((1, len(self.groups)), dtype=np.int64))[0])
+
+    @cached_property
+    def unit_parameters(self) -> Ints:
+        """Trainable parameters that one unit of each group holds, int [group].
+
+        The mean where the units of a group differ. A cell's size is `replicated_parameters` plus the
+        counts times these when no parameter is cut along two axes; `sizes` is right in every case.
+        """
+        each = [group.unit_parameters(self.shapes, self.trainable) for group in self.groups]
+        return np.array([round(float(values.mean())) for values in each], dtype=np.int64)
+
+    def sizes(self, counts: Ints) -> Ints:
+        """Trainable parameters of cells that keep counts[cell, group] units, int [cell].
+
+        Exact when the units of a group are of one size, as they are in all the usual layers.
+        """
+        total = np.zeros(len(counts))
+        axes_of: dict[str, list[int]] = {}
+        for parameter, axis in self.cuts:
+            axes_of.setdefault(parameter, []).append(axis)
+        for name in self.trainable:
+            shape = self.shapes[name]
+            size = np.full(len(counts), float(prod(shape)))
+            for axis in axes_of.get(name, ()):
+                dropped = sum(
+                    (self.units[group] - counts[:, group]) * cut.positions_per_unit.mean()
+                    for group, cut in self.cuts[name, axis]
+                )
+                size *= 1.0 - dropped / shape[axis]
+            total += size
+        return np.rint(total).astype(np.int64)
