@@ -22,9 +22,10 @@ def relaxed_sizes(problem: SizingProblem, caps: Ints) -> tuple[Ints, float]:
     Keep of a solution k only s_j = sum_l w_l k_jl. Whatever k is, s_j is a multiple of g = gcd(w_l),
     sum_l w_l <= s_j <= sum_l w_l cap_l and sum_j s_j = sum_l w_l K_l; so the best s under these
     conditions alone, exact by bisection, is no slower than any k. With one layer s and k are the same
-    thing and the bound is reached. With several it is at least as high as the bound of the linear
-    programme with caps rho K_l / N: there the max-flow min-cut condition of every set of layers is implied
-    by that of all layers together (its two sides scale alike), which says just this with real numbers.
+    thing and the bound is reached. With several it is at least the bound of the linear programme over
+    real 0 <= k_jl <= rho K_l / N. That one is feasible at tau when, for every set of layers of W parameters,
+    W <= sum_j min(p_j(tau), rho W / N), p_j(tau) what cell j can hold (max-flow min-cut); divided by W the
+    right side falls as W grows, so the set of all layers decides: our conditions, but for whole numbers.
     """
     layers = problem.layers
     step = math.gcd(*layers.parameters_per_unit.tolist())

@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
+from scipy.optimize import linprog
 
 from histfl.errors import UsageError
 from histfl.sizing import (
@@ -65,6 +66,33 @@ def test_within_two_tenths_of_a_per_cent(name: str, cells: int, aircomp: bool) -
         incumbent = solve_milp(problem, time_limit_s=2.0)
         assert sizes.seconds.max() <= 1.002 * incumbent.seconds
         assert sizes.bound <= incumbent.seconds * (1 + 1e-9)
+
+
+def linear_programme(problem: SizingProblem) -> float:
+    """min tau over real 0 <= k_jl <= rho K_l / N, by HiGHS."""
+    layers, cost, cells = problem.layers, problem.cost, problem.num_cells
+    assert isinstance(cost, AffineCost)
+    scale = cost.seconds(np.full(cells, layers.parameters(layers.units))).max()
+    rows = np.kron(np.diag(cost.slope / scale), layers.parameters_per_unit)
+    found = linprog(
+        np.append(np.zeros(rows.shape[1]), 1.0),
+        A_ub=np.column_stack([rows, -np.ones(cells)]),
+        b_ub=-(cost.fixed + cost.slope * layers.replicated) / scale,
+        A_eq=np.column_stack([np.tile(np.eye(layers.num_layers), cells), np.zeros(layers.num_layers)]),
+        b_eq=layers.units,
+        bounds=[(0, problem.cap_ratio * units / cells) for _ in range(cells) for units in layers.units]
+        + [(0, None)],
+    )
+    return float(found.fun) * scale
+
+
+@pytest.mark.parametrize("cells", [2, 5, 10])
+@pytest.mark.parametrize("name", TABLES)
+def test_the_certificate_is_no_weaker_than_the_linear_programme(name: str, cells: int) -> None:
+    problem = problem_for(TABLES[name], cells, seed=10 + cells)
+    sizes = size(problem)
+    assert linear_programme(problem) <= sizes.bound * (1 + 1e-6)
+    assert sizes.bound <= sizes.seconds.max()
 
 
 def test_near_brute_force_on_two_small_layers() -> None:
