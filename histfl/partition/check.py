@@ -8,8 +8,9 @@ entries set to zero. Outputs and the gradients of all kept entries must agree in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import nn
@@ -19,7 +20,7 @@ from histfl.partition.batchnorm import training_copy
 from histfl.partition.draw import Submodel
 from histfl.partition.extract import extract
 from histfl.partition.forward import Inputs, few_examples, map_tensors, outputs_of, quietly, summary
-from histfl.partition.masks import masks
+from histfl.partition.masks import mask
 from histfl.partition.plan import Plan
 from histfl.partition.units import State, UnitGroup
 
@@ -29,11 +30,10 @@ _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3}
 
 @dataclass(frozen=True)
 class Bench:
-    """A copy of the model, its parameters (random, so that no zero hides an error) and a few inputs."""
+    """A copy of the model to try cuts on, and a few inputs."""
 
     model: nn.Module
     inputs: Inputs
-    state: State
     dtype: torch.dtype
 
     @classmethod
@@ -43,18 +43,15 @@ class Bench:
         for dtype in _TOLERANCE:
             # Without running statistics BatchNorm uses the batch's in eval mode too, and dropout is off.
             copy = training_copy(model).to(dtype).eval()
-            inputs = map_tensors(
-                lambda value, to=dtype: value.to(to) if value.is_floating_point() else value,  # type: ignore[misc]
-                few_examples(example_inputs),
-            )
-            bench = cls(copy, inputs, _perturbed(copy), dtype)
+            _make_uneven(copy)
+            inputs = map_tensors(partial(_cast, dtype), few_examples(example_inputs))
             try:
                 with quietly():
-                    outputs_of(copy, inputs, bench.state)
+                    outputs_of(copy, inputs)
             except Exception as error:
                 failure = summary(error)
             else:
-                return bench
+                return cls(copy, inputs, dtype)
         raise PartitionError(
             f"{type(model).__name__} does not run in training on the example inputs ({failure}); give a "
             f"batch of several examples"
@@ -84,13 +81,15 @@ class Bench:
             for group in groups
         ]
         submodel = Submodel(plan, tuple(halves))
-        held = {name: mask.to(self.state[name]) for name, mask in masks(submodel).items()}
-        masked = {name: value * held[name] for name, value in self.state.items()}
+        parameters = {name: value.detach() for name, value in self.model.named_parameters()}
+        # Frozen parameters that stay whole are the same in both, and the copy has them.
+        state = {name: parameters[name] for name in plan.trainable | submodel.positions.keys()}
         try:
-            outputs, gradients = self._run(extract(self.state, submodel))
+            outputs, gradients = self._run(extract(state, submodel), plan.trainable)
         except Exception as error:
             return f"the cut layer does not run ({summary(error)})"
-        full_outputs, full_gradients = self._run(masked)
+        masked = {name: value * mask(submodel, name).to(value) for name, value in state.items()}
+        full_outputs, full_gradients = self._run(masked, plan.trainable)
         if [value.shape for value in outputs] != [value.shape for value in full_outputs]:
             return "the cut changes the shape of the output"
         for value, full in zip(outputs, full_outputs, strict=True):
@@ -103,20 +102,18 @@ class Bench:
                 return f"the gradient of {name} differs from the masked one"
         return ""
 
-    def _run(self, state: State) -> tuple[list[torch.Tensor], State]:
+    def _run(self, state: State, trainable: Collection[str]) -> tuple[list[torch.Tensor], State]:
         """Outputs, and the gradients of a random weighting of them (zero where there is none)."""
-        leaves = {name: value.detach().requires_grad_() for name, value in state.items()}
+        leaves = {name: value.detach().requires_grad_(name in trainable) for name, value in state.items()}
+        trained = {name: value for name, value in leaves.items() if name in trainable}
         with quietly():
             outputs = outputs_of(self.model, self.inputs, leaves)
             generator = torch.Generator().manual_seed(1)
-            weights = [
-                torch.randn(value.shape, generator=generator, dtype=torch.float64) for value in outputs
-            ]
-            loss = sum(
-                (value * weight.to(value)).sum() for value, weight in zip(outputs, weights, strict=True)
+            weights = [torch.randn(value.shape, generator=generator).to(value) for value in outputs]
+            found = torch.autograd.grad(
+                outputs, list(trained.values()), grad_outputs=weights, materialize_grads=True
             )
-            found = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)  # type: ignore[arg-type]
-        return [value.detach() for value in outputs], dict(zip(leaves, found, strict=True))
+        return [value.detach() for value in outputs], dict(zip(trained, found, strict=True))
 
     def _differ(self, value: torch.Tensor, full: torch.Tensor, scale: float = 0.0) -> bool:
         if not full.numel():
@@ -125,12 +122,14 @@ class Bench:
         return not float((value - full).abs().max()) <= bound  # also true for NaN
 
 
-def _perturbed(model: nn.Module) -> State:
-    """The model's parameters, each with noise of a tenth of its size, and zeros no longer zero."""
+def _make_uneven(model: nn.Module) -> None:
+    """Random values where all entries are equal (zero LoRA factors, new norms), lest a zero hide an error."""
     generator = torch.Generator().manual_seed(2)
-    state: State = {}
-    for name, value in model.named_parameters():
-        noise = torch.randn(value.shape, generator=generator, dtype=torch.float64).to(value)
-        size = value.detach().square().mean().sqrt() if value.numel() else value.detach().sum()
-        state[name] = value.detach() + 0.1 * torch.where(size > 0, size, torch.ones_like(size)) * noise
-    return state
+    for parameter in model.parameters():
+        value = parameter.detach()
+        if value.numel() and bool(value.min() == value.max()):
+            value += 0.1 * torch.randn(value.shape, generator=generator).to(value)
+
+
+def _cast(dtype: torch.dtype, value: torch.Tensor) -> torch.Tensor:
+    return value.to(dtype) if value.is_floating_point() else value

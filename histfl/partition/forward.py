@@ -15,7 +15,7 @@ from histfl.partition.units import State
 
 Inputs = torch.Tensor | tuple[Any, ...] | list[Any] | Mapping[str, Any]
 
-_ENOUGH = 4  # examples; a batch of two leaves BatchNorm after global pooling nearly no gradient
+_ENOUGH = 3  # examples; a batch of two leaves BatchNorm after global pooling nearly no gradient
 
 
 def outputs_of(model: nn.Module, inputs: Inputs, state: State | None = None) -> list[torch.Tensor]:
@@ -57,7 +57,7 @@ def few_examples(inputs: Inputs) -> Inputs:
 
 
 def _varied(single: torch.Tensor) -> torch.Tensor:
-    """Four examples from one, different from each other but of its scale."""
+    """A few examples from one, different from each other but of its scale."""
     repeated = single.repeat(_ENOUGH, *[1] * (single.dim() - 1))
     if not single.is_floating_point():
         return repeated

@@ -14,13 +14,15 @@ from histfl.partition.units import State
 
 def masks(submodel: Submodel) -> State:
     """For every parameter of the model a 0/1 tensor of its shape and dtype: 1 where the cell holds it."""
-    plan = submodel.plan
-    found: State = {}
-    for name, shape in plan.shapes.items():
-        mask = torch.ones(shape, dtype=plan.dtypes[name])
-        for axis, positions in submodel.positions.get(name, {}).items():
-            line = torch.zeros(shape[axis], dtype=mask.dtype)
-            line[positions] = 1
-            mask *= line.reshape([-1 if other == axis else 1 for other in range(len(shape))])
-        found[name] = mask
-    return found
+    return {name: mask(submodel, name) for name in submodel.plan.shapes}
+
+
+def mask(submodel: Submodel, name: str) -> torch.Tensor:
+    """The mask of one parameter."""
+    shape = submodel.plan.shapes[name]
+    ones = torch.ones(shape, dtype=submodel.plan.dtypes[name])
+    for axis, positions in submodel.positions.get(name, {}).items():
+        line = torch.zeros(shape[axis], dtype=ones.dtype)
+        line[positions] = 1
+        ones *= line.reshape([-1 if other == axis else 1 for other in range(len(shape))])
+    return ones
