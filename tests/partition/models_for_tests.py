@@ -200,6 +200,86 @@ class ResNeXtBlock(nn.Module):
         return self.fc(x.mean((2, 3)))
 
 
+class MixedNorms(nn.Module):
+    """BatchNorm, InstanceNorm and PReLU on channels, a flattening, and a bare parameter as scale."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(3, 8, 3),
+            nn.BatchNorm2d(8),
+            nn.PReLU(8),
+            nn.Conv2d(8, 12, 3),
+            nn.InstanceNorm2d(12, affine=True, track_running_stats=True),
+            nn.ReLU(),
+            nn.AvgPool2d(2),
+        )
+        self.hidden = nn.Linear(48, 30)
+        self.scale = nn.Parameter(torch.rand(30))
+        self.head = nn.Linear(30, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.tanh(self.scale * self.hidden(self.features(x).flatten(1))))
+
+
+class GatedUnit(nn.Module):
+    """The two halves of one layer's outputs meet: a unit is a pair."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Linear(6, 32)
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        value, gate = self.gate(x).chunk(2, dim=-1)
+        return self.head(value * torch.sigmoid(gate))
+
+
+class Shuffle(nn.Module):
+    """Traces well, but the channel shuffle has its sizes from before the cut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 8, 1)
+        self.conv2 = nn.Conv2d(8, 8, 3, padding=1, groups=2)
+        self.conv3 = nn.Conv2d(8, 8, 1, groups=2)
+        self.fc1 = nn.Linear(8, 6)
+        self.fc2 = nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.conv2(F.relu(self.conv1(x)))
+        batch, channels, height, width = x.shape
+        x = x.view(batch, 2, channels // 2, height, width).transpose(1, 2).reshape(x.shape)
+        return self.fc2(F.relu(self.fc1(F.relu(self.conv3(x)).mean((2, 3)))))
+
+
+class UnitAverage(nn.Module):
+    """The mean over hidden units: cut, it would divide by another number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(6, 10)
+        self.fc2 = nn.Linear(6, 8)
+        self.fc3 = nn.Linear(8, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.fc1(x)).mean(1, keepdim=True) + self.fc3(torch.relu(self.fc2(x)))
+
+
+class SquareResidual(nn.Module):
+    """The residual stream goes into a square layer and comes out of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(6, 10)
+        self.fc2 = nn.Linear(10, 10)
+        self.fc3 = nn.Linear(10, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.fc1(x))
+        return self.fc3(x + torch.relu(self.fc2(x)))
+
+
 def images(channels: int, side: int, batch: int = 4) -> torch.Tensor:
     return torch.randn(batch, channels, side, side, generator=torch.Generator().manual_seed(7))
 

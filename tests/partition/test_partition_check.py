@@ -1,0 +1,105 @@
+"""What traces well and breaks when cut is found by trying, and left whole with a reason."""
+
+from __future__ import annotations
+
+import models_for_tests as models
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from histfl.errors import PartitionError
+from histfl.partition import CutAxis, UnitGroup, discover, plan
+from histfl.partition.check import Bench
+
+
+def test_a_channel_shuffle_with_old_sizes_is_left_whole_and_the_rest_is_cut() -> None:
+    cut = plan(models.Shuffle(), models.images(3, 6))
+    assert [group.name for group in cut.groups] == ["fc1"]
+    assert "something else" in cut.uncut["conv1"] or "does not run" in cut.uncut["conv1"]
+
+
+def test_an_average_over_units_is_left_whole() -> None:
+    cut = plan(models.UnitAverage(), torch.randn(4, 6))
+    assert [group.name for group in cut.groups] == ["fc2"]
+    assert cut.uncut["fc1"]
+
+
+def test_a_wrong_axis_is_noticed() -> None:
+    model = models.mlp(5, 8, 8, 3)
+    bench = Bench.of(model, torch.randn(4, 5))
+    right = next(group for group in discover(model, torch.randn(4, 5)) if group.name == "0")
+    assert bench.failures([right]) == {}
+    swapped = CutAxis("2.weight", 1, torch.arange(7, -1, -1))
+    wrong = UnitGroup("0", 8, (*right.axes[:2], swapped))
+    assert "something else" in bench.failures([wrong])["0"]
+    missing = UnitGroup("0", 8, right.axes[:2])
+    assert "does not run" in bench.failures([missing])["0"]
+
+
+def test_a_cut_of_the_output_is_noticed_by_its_shape() -> None:
+    model = models.mlp(5, 8, 3)
+    output = UnitGroup(
+        "2", 3, (CutAxis("2.weight", 0, torch.arange(3)), CutAxis("2.bias", 0, torch.arange(3)))
+    )
+    assert "shape" in Bench.of(model, torch.randn(4, 5)).failures([output])["2"]
+
+
+def test_one_bad_group_among_many_is_the_one_that_is_named() -> None:
+    model = nn.Sequential(*[layer for _ in range(4) for layer in (models.mlp(6, 9, 6), nn.Tanh())])
+    groups = [group for group in discover(model, torch.randn(4, 6)) if group.name.endswith(".0")]
+    assert len(groups) == 4
+    axes = groups[2].axes
+    groups[2] = UnitGroup("bad", 9, (*axes[:2], CutAxis(axes[2].parameter, 1, torch.arange(8, -1, -1))))
+    assert set(Bench.of(model, torch.randn(4, 6)).failures(groups)) == {"bad"}
+
+
+def test_a_wrong_gradient_is_noticed_where_the_outputs_agree() -> None:
+    class Coupled(nn.Module):
+        """The forward pass does not use the number of units, the backward pass does."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc1, self.fc2 = nn.Linear(5, 8), nn.Linear(8, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            hidden = torch.relu(self.fc1(x))
+            scaled = hidden / hidden.shape[1]
+            return self.fc2(hidden.detach() + scaled - scaled.detach())
+
+    with pytest.raises(PartitionError, match=r"the gradient of fc1\.\w+ differs"):
+        plan(Coupled(), torch.randn(4, 5))
+
+
+def test_a_zero_initialised_layer_hides_nothing() -> None:
+    model = models.UnitAverage()
+    for layer in (model.fc1, model.fc2, model.fc3):
+        nn.init.zeros_(layer.weight)
+        nn.init.zeros_(layer.bias)
+    assert [group.name for group in plan(model, torch.randn(4, 6)).groups] == ["fc2"]
+
+
+def test_a_model_that_casts_to_float32_is_checked_in_float32() -> None:
+    class Casting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc1, self.fc2 = nn.Linear(5, 8), nn.Linear(8, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.fc2(torch.relu(self.fc1(x.float())))
+
+    model = Casting()
+    assert Bench.of(model, torch.randn(4, 5)).dtype == torch.float32
+    assert [group.name for group in plan(model, torch.randn(4, 5)).groups] == ["fc1"]
+
+
+def test_dropout_does_not_disturb_the_check() -> None:
+    class Dropping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc1, self.fc2 = nn.Linear(5, 8), nn.Linear(8, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.fc2(F.dropout(torch.relu(self.fc1(x)), 0.5, self.training))
+
+    assert plan(Dropping(), torch.randn(4, 5)).groups

@@ -1,0 +1,184 @@
+"""Which unit groups are found, and which of them a plan cuts."""
+
+from __future__ import annotations
+
+import copy
+
+import models_for_tests as models
+import pytest
+import torch
+from torch import nn
+
+from histfl.errors import PartitionError
+from histfl.partition import UnitGroup, discover, plan
+
+
+def axes(group: UnitGroup) -> list[tuple[str, int]]:
+    return [(cut.parameter, cut.axis) for cut in group.axes]
+
+
+def by_name(groups: tuple[UnitGroup, ...]) -> dict[str, UnitGroup]:
+    return {group.name: group for group in groups}
+
+
+def test_lenet5_groups_follow_the_flattening_of_16_channels_to_400_features() -> None:
+    groups = by_name(discover(models.LeNet5(), models.images(1, 28)))
+    assert {name: group.num_units for name, group in groups.items()} == {
+        "conv1": 6,
+        "conv2": 16,
+        "fc1": 120,
+        "fc2": 84,
+        "fc3": 10,
+    }
+    assert axes(groups["conv2"]) == [("conv2.weight", 0), ("conv2.bias", 0), ("fc1.weight", 1)]
+    assert groups["conv2"].axes[2].unit.tolist() == [position // 25 for position in range(400)]
+    assert "output" in groups["fc3"].obstacle
+
+
+def test_a_deep_mlp_is_cut_in_every_other_layer_and_by_ist_in_all() -> None:
+    model, inputs = models.mlp(12, 30, 40, 50, 5), torch.randn(4, 12)
+    assert [group.name for group in plan(model, inputs).groups] == ["0", "4"]
+    assert [group.name for group in plan(model, inputs, scheme="every").groups] == ["0", "2", "4"]
+
+
+def test_no_scheme_needs_no_trace() -> None:
+    class Untraceable(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise AssertionError("must not run")
+
+    whole = plan(Untraceable(3, 4), torch.randn(2, 3), scheme="none")
+    assert whole.groups == ()
+    assert whole.num_parameters == whole.replicated_parameters == 16
+
+
+def test_concatenated_branches_own_their_positions_of_the_next_layer() -> None:
+    groups = by_name(discover(models.UNet(), models.images(1, 8)))
+    up, down = (next(c for c in groups[n].axes if c.parameter == "join.weight") for n in ("up", "down1"))
+    assert up.unit.tolist() == [*range(12), *[-1] * 8]
+    assert down.unit.tolist() == [*[-1] * 12, *range(8)]
+    assert ("up.weight", 1) in axes(groups["up"])  # a transposed convolution has its outputs on axis 1
+
+
+def test_both_branches_of_a_concatenation_can_be_cut_together() -> None:
+    cut = plan(models.UNet(), models.images(1, 8), include=["up", "down1"])
+    assert [group.name for group in cut.groups] == ["down1", "up"]
+
+
+def test_a_unit_of_a_grouped_convolution_is_a_whole_group_of_channels() -> None:
+    groups = by_name(discover(models.ResNeXtBlock(), models.images(3, 8)))
+    group = groups["conv1"]
+    assert group.num_units == 8
+    units = {cut.parameter: cut.unit.tolist() for cut in group.axes}
+    assert units["conv1.weight"] == [channel // 2 for channel in range(16)]
+    assert units["conv2.weight"] == units["conv3.weight"] == [channel // 3 for channel in range(24)]
+
+
+def test_depthwise_channels_go_with_the_expansion() -> None:
+    cut = plan(models.MobileNet(), models.images(3, 16))
+    assert [group.name for group in cut.groups] == [f"blocks.{k}.body.0" for k in range(3)]
+    assert ("blocks.0.body.3.weight", 0) in axes(cut.groups[0])
+    assert cut.groups[0].num_units == 24
+
+
+def test_a_unit_of_a_groupnorm_network_is_a_whole_norm_group() -> None:
+    model = models.ResNet((8, 16), 1, lambda width: nn.GroupNorm(4, width))
+    groups = by_name(plan(model, models.images(3, 8)).groups)
+    assert groups["stages.1.0.conv1"].num_units == 4
+    assert groups["stages.1.0.conv1"].axes[0].unit.tolist() == [channel // 4 for channel in range(16)]
+
+
+def test_the_halves_of_a_gated_unit_are_one_unit() -> None:
+    (group,) = plan(models.GatedUnit(), torch.randn(4, 5, 6)).groups
+    assert group.num_units == 16
+    assert group.axes[0].unit.tolist() == [*range(16), *range(16)]
+
+
+def test_lora_cuts_the_rank_alone_and_leaves_the_frozen_base_whole() -> None:
+    cut = plan(models.lora(), torch.randn(4, 12))
+    assert [group.name for group in cut.groups] == ["0.lora_A", "2.lora_A"]
+    assert axes(cut.groups[0]) == [("0.lora_A.weight", 0), ("0.lora_B.weight", 1)]
+    assert cut.num_parameters == 4 * (12 + 20 + 20 + 5)
+    assert cut.replicated_parameters == 0
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_of_a_transformer_the_mlps_are_cut_and_attention_is_left_whole(own: bool) -> None:
+    cut = plan(models.Transformer(own), models.tokens())
+    assert [group.name for group in cut.groups] == ["blocks.0.mlp.0", "blocks.1.mlp.0"]
+    assert any("normalises over" in reason for reason in cut.uncut.values())
+    if own:
+        assert "does not run" in cut.uncut["blocks.0.attention.q"]
+
+
+def test_resnet18_keeps_its_residual_streams_and_cuts_the_inner_channels() -> None:
+    cut = plan(models.ResNet(), models.images(3, 16))
+    assert cut.num_parameters == 11_173_962
+    assert [group.name for group in cut.groups] == [
+        f"stages.{stage}.{block}.conv1" for stage in range(4) for block in range(2)
+    ]
+    sizes = cut.sizes(cut.units[None, :] // 4)
+    assert sizes.tolist() == [2_931_978]  # 26.2 %
+
+
+def test_dict_inputs_and_dict_outputs_with_nothing_in_some_of_them() -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = models.mlp(4, 6, 2)
+
+        def forward(self, features: torch.Tensor, scale: float = 1.0) -> dict[str, torch.Tensor | None]:
+            return {"logits": scale * self.body(features), "loss": None}
+
+    (group,) = plan(Named(), {"features": torch.randn(3, 4), "scale": 2.0}).groups
+    assert group.name == "body.0"
+
+
+def test_a_single_example_is_enough_for_batch_normalisation() -> None:
+    assert plan(models.MobileNet(), models.images(3, 16, batch=1)).groups
+
+
+def test_planning_leaves_the_users_model_alone(kind: tuple[nn.Module, torch.Tensor]) -> None:
+    model, inputs = kind
+    model.train()
+    next(model.children()).eval()
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter) if parameter.requires_grad else None
+    before = copy.deepcopy(model)
+    random_state = torch.get_rng_state()
+    plan(model, inputs)
+    assert torch.equal(torch.get_rng_state(), random_state)
+    assert [m.training for m in model.modules()] == [m.training for m in before.modules()]
+    assert [type(m) for m in model.modules()] == [type(m) for m in before.modules()]
+    for (name, value), old in zip(model.state_dict().items(), before.state_dict().values(), strict=True):
+        assert torch.equal(value, old), name
+    for value, old in zip(model.parameters(), before.parameters(), strict=True):
+        assert value.requires_grad == old.requires_grad
+        assert (value.grad is None) == (not value.requires_grad)
+        assert value.grad is None or torch.equal(value.grad, torch.ones_like(value))
+
+
+def test_planning_works_inside_no_grad() -> None:
+    with torch.no_grad():
+        assert plan(models.mlp(4, 6, 2), torch.randn(3, 4)).groups
+
+
+def test_nothing_to_cut_says_what_was_tried() -> None:
+    with pytest.raises(PartitionError, match=r"no layer of Linear can be cut .*the model's output.*hfedavg"):
+        plan(nn.Linear(3, 4), torch.randn(2, 3))
+    with pytest.raises(PartitionError, match=r"fc1: it would cut fc2.weight along two axes"):
+        plan(models.SquareResidual(), torch.randn(2, 6))
+
+
+def test_inputs_that_the_model_does_not_take_are_named() -> None:
+    with pytest.raises(PartitionError, match="does not run on the example inputs"):
+        plan(models.mlp(4, 6, 2), torch.randn(3, 5))
+
+
+def test_a_model_without_trainable_parameters_is_refused() -> None:
+    with pytest.raises(PartitionError, match="no trainable parameter"):
+        plan(models.mlp(4, 6, 2).requires_grad_(False), torch.randn(3, 4))
+
+
+def test_an_unknown_scheme_is_refused() -> None:
+    with pytest.raises(PartitionError, match="'alternating', 'every' and 'none'"):
+        plan(models.mlp(4, 6, 2), torch.randn(3, 4), scheme="half")  # type: ignore[arg-type]
