@@ -1,6 +1,6 @@
 """Federated learning over hierarchical wireless networks with independent submodels (HIST).
 
-    run = histfl.train(model, train_set, test_set, network=histfl.Network.uniform(cells=4, clients_per_cell=15))
+run = histfl.train(model, train_set, test_set, network=histfl.Network.uniform(cells=4, clients_per_cell=15))
 """
 
 from __future__ import annotations

@@ -8,13 +8,16 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from histfl.errors import HistflError, UsageError
+
+if TYPE_CHECKING:
+    from histfl.experiments.config import Config
 
 app = typer.Typer(
     help="Federated learning over hierarchical wireless networks with independent submodels (HIST).",
@@ -23,7 +26,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-data_app = typer.Typer(help="Data sets: what there is, where it lies, how clients share it.", no_args_is_help=True)
+data_app = typer.Typer(
+    help="Data sets: what there is, where it lies, how clients share it.", no_args_is_help=True
+)
 app.add_typer(data_app, name="data")
 
 Source = Annotated[str, typer.Argument(metavar="CONFIG_OR_PRESET", help="A TOML file, or a preset's name.")]
@@ -32,7 +37,8 @@ Set = Annotated[
 ]
 Out = Annotated[Path | None, typer.Option(help="Folder for the results (default: a new one under runs/).")]
 DataDir = Annotated[
-    Path | None, typer.Option(help="Where data sets lie (default: $HISTFL_DATA, the cache, /usr/share/datasets).")
+    Path | None,
+    typer.Option(help="Where data sets lie (default: $HISTFL_DATA, the cache, /usr/share/datasets)."),
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 EngineName = Annotated[str, typer.Option("--engine", help="auto or reference.")]
@@ -58,7 +64,7 @@ def run(
     if resume and out is None:
         raise UsageError("--resume needs --out, the folder of the run to go on with")
     folder = out or free_folder(Path(source).stem)
-    arms = {config.method.name: config}
+    arms: dict[str, Config] = {config.method.name: config}
     summaries = _run_all(arms, {config.method.name: folder}, folder, (data_dir, device, engine), resume)
     _show(summaries, folder, summaries[config.method.name] if as_json else None)
 
@@ -66,7 +72,9 @@ def run(
 @app.command()
 def sweep(
     source: Source,
-    vary: Annotated[list[str], typer.Option(metavar="SECTION.KEY=A,B,C", help="Values to run; may be repeated.")],
+    vary: Annotated[
+        list[str], typer.Option(metavar="SECTION.KEY=A,B,C", help="Values to run; may be repeated.")
+    ],
     settings: Set = [],  # noqa: B006
     out: Out = None,
     data_dir: DataDir = None,
@@ -138,7 +146,9 @@ def data_list(as_json: Json = False) -> None:
 
 @data_app.command("where")
 def data_where(
-    name: Annotated[str, typer.Argument(help="The data set.")], data_dir: DataDir = None, as_json: Json = False
+    name: Annotated[str, typer.Argument(help="The data set.")],
+    data_dir: DataDir = None,
+    as_json: Json = False,
 ) -> None:
     """Where a data set lies on this machine."""
     from histfl.data import locate
@@ -149,7 +159,9 @@ def data_where(
 
 @data_app.command("fetch")
 def data_fetch(
-    name: Annotated[str, typer.Argument(help="The data set.")], data_dir: DataDir = None, as_json: Json = False
+    name: Annotated[str, typer.Argument(help="The data set.")],
+    data_dir: DataDir = None,
+    as_json: Json = False,
 ) -> None:
     """Download a data set and verify it."""
     from histfl.data import fetch
@@ -192,7 +204,7 @@ def free_folder(name: str) -> Path:
 
 
 def _run_all(
-    configs: Mapping[str, Any],
+    configs: Mapping[str, Config],
     folders: Mapping[str, Path],
     top: Path,
     choices: tuple[Path | None, str, str],
@@ -209,13 +221,17 @@ def _run_all(
     runs = {}
     with _interruptible(top):
         for name, config in configs.items():
-            experiment = build(config, load_ingredients(config, data_dir=data_dir), device=device, engine=engine)
+            experiment = build(
+                config, load_ingredients(config, data_dir=data_dir), device=device, engine=engine
+            )
             with progress(name, config.training.rounds, Console(stderr=True)) as on_round:
                 runs[name] = execute(experiment, RunFolder(folders[name]), resume=resume, on_round=on_round)
     summaries = {name: run.summary for name, run in runs.items()}
     page = top / "report.html"
     with storage_errors(page):
-        write_report(page, f"histfl: {top.name}", {name: run.records for name, run in runs.items()}, summaries)
+        write_report(
+            page, f"histfl: {top.name}", {name: run.records for name, run in runs.items()}, summaries
+        )
     return summaries
 
 

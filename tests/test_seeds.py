@@ -34,7 +34,8 @@ def test_any_subset_of_points_gives_the_same_bits(key: int, row: int, column: in
 
 def test_uniform_numbers_look_uniform_and_independent() -> None:
     draws = random_uniform(Seeds(1).key("x"), torch.arange(400)[:, None], torch.arange(400))
-    assert 0 <= draws.min() and draws.max() < 1
+    assert draws.min() >= 0
+    assert draws.max() < 1
     assert abs(draws.mean() - 0.5) < 4 * (1 / 12 / draws.numel()) ** 0.5
     counts = torch.histc(draws, bins=64, min=0, max=1)
     expected = draws.numel() / 64

@@ -16,10 +16,14 @@ from histfl.experiments.config import Config, DataSettings, MethodSettings, Trai
 from histfl.experiments.run import OnRound, Run, execute
 from histfl.experiments.store import RunFolder
 from histfl.network import Network
-from histfl.settings import checked
+from histfl.settings import Settings, checked
 from histfl.training.jobs import Loss
 
-_SECTIONS = {"data": DataSettings, "training": TrainingSettings, "method": MethodSettings}
+_SECTIONS: dict[str, type[Settings]] = {
+    "data": DataSettings,
+    "training": TrainingSettings,
+    "method": MethodSettings,
+}
 
 
 def train(

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -14,16 +13,20 @@ from histfl import data as datasets
 from histfl.data import Split, TensorData
 from histfl.engines import ENGINES
 from histfl.errors import DataError, UsageError
-from histfl.experiments.config import Config, MethodSettings
+from histfl.experiments.config import Config, UplinkSettings
+from histfl.experiments.sizes import size_policy
 from histfl.models import build_model
 from histfl.models.registry import call_factory, import_factory
 from histfl.network import Network
-from histfl.partition import Plan, even_counts, plan, share_counts, training_copy
+from histfl.partition import plan, training_copy
 from histfl.seeds import Seeds
 from histfl.training import Engine, Hist, LocalTraining, Participation, Task, Uplink
-from histfl.training.hist import SizePolicy
 from histfl.training.jobs import Loss
 from histfl.training.methods import METHODS
+from histfl.wireless.channels import Channel, PathLoss, Rayleigh, Rician
+from histfl.wireless.clock import Computing
+from histfl.wireless.over_the_air import OverTheAir
+from histfl.wireless.uplinks import Ideal, Orthogonal
 
 
 @dataclass(frozen=True)
@@ -159,7 +162,7 @@ def build(
             clip_norm=settings.clip_norm,
         ),
         loss=loss,
-        uplink=build_uplink(config, cut),
+        uplink=build_uplink(config, cut.num_parameters),
         seeds=seeds,
     )
     participants = config.network.participants
@@ -169,7 +172,7 @@ def build(
             task=task,
             network=network,
             plan=cut,
-            sizes=size_policy(config.method, cut, network.num_cells, shared),
+            sizes=size_policy(config.method, cut, network, task.uplink, shared=shared),
             participation=Participation(
                 per_cell=None if participants == "all" else participants, dropout=config.network.dropout
             ),
@@ -182,17 +185,50 @@ def build(
     )
 
 
-def size_policy(settings: MethodSettings, cut: Plan, num_cells: int, shared: float) -> SizePolicy:
-    """How many units each cell gets."""
-    if isinstance(settings.sizes, tuple):
-        if len(settings.sizes) != num_cells:
-            raise UsageError(
-                f"method.sizes has {len(settings.sizes)} shares for {num_cells} cells; give one share a cell"
-            )
-        counts = share_counts(cut, np.array(settings.sizes), shared=shared)
-    else:
-        counts = even_counts(cut, num_cells, shared=shared)
-    return lambda schedules, links: counts
+def build_uplink(config: Config, full_parameters: int) -> Uplink:
+    """The uplink by its name, with the clients' computing that its clock counts too."""
+    settings = config.uplink
+    computing = Computing(
+        local_steps=config.training.local_steps,
+        full_parameters=full_parameters,
+        cycles_per_step=config.network.cycles_per_step,
+        energy_coefficient=config.network.energy_coefficient,
+    )
+    if settings.name == "ideal":
+        return Ideal(computing)
+    if settings.name == "aircomp":
+        return OverTheAir(
+            computing,
+            learning_rate=config.training.learning_rate,
+            bandwidth_hz=settings.bandwidth_hz,
+            antennas=settings.antennas,
+            channel=build_channel(settings),
+            paper_power=settings.paper_power,
+            normalise=settings.normalise,
+            simulated=settings.signal == "simulated",
+        )
+    return Orthogonal(
+        computing,
+        access=settings.name,
+        bandwidth_hz=settings.bandwidth_hz,
+        antennas=settings.antennas,
+        bits_per_parameter=settings.bits_per_parameter,
+        channel=build_channel(settings),
+        double_count_clients=settings.double_count_clients,
+        noise_scales_with_band=settings.noise_scales_with_band,
+    )
+
+
+def build_channel(settings: UplinkSettings) -> Channel:
+    """The fading model by its name, or a user's own."""
+    known = {"rayleigh": Rayleigh, "rician": lambda: Rician(settings.k_factor_db), "path-loss": PathLoss}
+    factory = known.get(settings.channel) or import_factory(
+        settings.channel, kind="channel", known=list(known)
+    )
+    channel: Channel = call_factory(factory, {}, {}, place=f"channel {settings.channel!r}")
+    if not callable(getattr(channel, "draw", None)):
+        raise UsageError(f"channel {settings.channel!r} has no draw method; see histfl.wireless.Channel")
+    return channel
 
 
 def choose_device(name: str) -> torch.device:

@@ -79,14 +79,25 @@ class TrainingSettings(Settings):
 
 class MethodSettings(Settings):
     name: Literal["hist", "hfedavg", "ist", "overlap"] = "hist"
-    sizes: Literal["uniform"] | tuple[Positive, ...] = "uniform"  # or a list of shares, one a cell
+    sizes: Literal["uniform", "optimised", "proportional"] | tuple[Positive, ...] = "uniform"  # or shares
+    cap: Annotated[float, Field(strict=True, ge=1)] = 1.5  # optimised: no cell above cap / cells of a layer
     shared: Fraction = 0.25  # of overlap: the fraction of units that every cell holds
     include: tuple[str, ...] = ()  # patterns of the layers that may be cut (none: all)
     exclude: tuple[str, ...] = ()  # patterns of the layers that stay whole
 
 
 class UplinkSettings(Settings):
-    name: Literal["ideal"] = "ideal"
+    name: Literal["fdma", "tdma", "aircomp", "ideal"] = "fdma"
+    bandwidth_hz: Positive = 10e6
+    antennas: Count = 10
+    bits_per_parameter: Positive = 32.0  # of fdma and tdma
+    channel: Literal["rayleigh", "rician", "path-loss"] | str = "rayleigh"  # or package.module:factory
+    k_factor_db: Float = 6.0  # of the rician channel
+    double_count_clients: Switch = False  # fdma, tdma: the paper's literal latency, growing as clients^2
+    noise_scales_with_band: Switch = False  # fdma: a share of the band has a share of the noise
+    paper_power: Switch = False  # aircomp: the paper's power scaling, which leaves most of it unused
+    normalise: Switch = True  # aircomp: send updates of unit RMS
+    signal: Literal["equivalent", "simulated"] = "equivalent"  # aircomp: noise on the mean, or every signal
 
 
 class Config(Settings):
@@ -114,7 +125,9 @@ class Config(Settings):
 def preset_names() -> list[str]:
     """The configurations that come with the package."""
     folder = resources.files("histfl.experiments") / "presets"
-    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
+    return sorted(
+        entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml")
+    )
 
 
 def load_config(source: str, settings: Sequence[str] = ()) -> Config:

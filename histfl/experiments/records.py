@@ -15,7 +15,13 @@ from histfl.training.evaluate import Evaluation
 
 Record = dict[str, Any]
 MEGABYTE = 2**20
-TOTALS = ("megabytes_per_client", "edge_cloud_megabytes", "simulated_seconds", "energy_joules", "client_steps")
+TOTALS = (
+    "megabytes_per_client",
+    "edge_cloud_megabytes",
+    "simulated_seconds",
+    "energy_joules",
+    "client_steps",
+)
 
 
 def state_bytes(state: State) -> int:
@@ -48,11 +54,12 @@ def round_record(
             "seconds": cost.seconds,
             "compute_seconds": cost.compute_seconds,
             "uplink_seconds": cost.uplink_seconds,
+            "predicted_seconds": outcome.choice.predicted_seconds,
             "slowest_cell": cost.slowest_cell,
             "cell_seconds": cost.cell_seconds.tolist(),
         },
         "submodel_parameters": outcome.parameters.tolist(),
-        "units": outcome.counts.tolist(),
+        "units": outcome.choice.counts.tolist(),
         "updates_sent": sum(sent),
         "updates_lost": sum(sent) - sum(len(c) for s in outcome.schedules for c in s.arrived),
         "edge_error": sum(result.edge_error for result in outcome.results) / len(outcome.results),

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -57,7 +56,11 @@ class Run:
 
 
 def execute(
-    experiment: Experiment, folder: RunFolder | None = None, *, resume: bool = False, on_round: OnRound | None = None
+    experiment: Experiment,
+    folder: RunFolder | None = None,
+    *,
+    resume: bool = False,
+    on_round: OnRound | None = None,
 ) -> Run:
     """Run all rounds that are not done yet; with a folder, every round is on the disk before the next."""
     if folder is None:
@@ -137,6 +140,8 @@ def _calibrate(experiment: Experiment) -> None:
         return
     task = experiment.hist.task
     order = task.split.order
-    chosen = task.seeds.numpy("calibration").choice(order, min(CALIBRATION_SAMPLES, len(order)), replace=False)
+    chosen = task.seeds.numpy("calibration").choice(
+        order, min(CALIBRATION_SAMPLES, len(order)), replace=False
+    )
     samples = task.data.inputs[torch.from_numpy(chosen).to(experiment.device)]
     recompute_statistics(experiment.model, samples.split(500))

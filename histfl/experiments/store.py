@@ -1,10 +1,10 @@
 """A run's folder: written so that a kill at any moment loses at most the round in progress.
 
-    config.toml             every key of the configuration
-    rounds.jsonl            one record a global round; no clock time in it, so that reruns compare equal
-    checkpoint.safetensors  the global model after the last whole round
-    model.safetensors       the trained model, and
-    summary.json            the answer, once all rounds are done
+config.toml             every key of the configuration
+rounds.jsonl            one record a global round; no clock time in it, so that reruns compare equal
+checkpoint.safetensors  the global model after the last whole round
+model.safetensors       the trained model, and
+summary.json            the answer, once all rounds are done
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ class RunFolder:
             try:
                 lock.acquire()
             except filelock.Timeout:
-                raise UsageError(f"another process is writing {self.path}; wait for it or use another --out") from None
+                raise UsageError(
+                    f"another process is writing {self.path}; wait for it or use another --out"
+                ) from None
         try:
             if self.config_path.exists():
                 if not resume:

@@ -35,5 +35,7 @@ def _choices(variation: str) -> list[str]:
     path, equals, text = variation.partition("=")
     values = [value.strip() for value in re.split(r",(?![^\[]*\])", text) if value.strip()]
     if not equals or not values:
-        raise UsageError(f"--vary {variation!r}: write it as section.key=a,b,c, for example network.cells=2,4,6")
+        raise UsageError(
+            f"--vary {variation!r}: write it as section.key=a,b,c, for example network.cells=2,4,6"
+        )
     return [f"{path.strip()}={value}" for value in values]

@@ -45,7 +45,9 @@ def import_factory(name: str, *, kind: str, known: Sequence[str]) -> Callable[..
     try:
         factory = getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError, ValueError) as error:
-        raise UsageError(f"{kind} {name!r} cannot be imported: {error}; check the module and PYTHONPATH") from None
+        raise UsageError(
+            f"{kind} {name!r} cannot be imported: {error}; check the module and PYTHONPATH"
+        ) from None
     if not callable(factory):
         raise UsageError(f"{kind} {name!r} is not callable; name a function that returns the {kind}")
     return factory  # type: ignore[no-any-return]

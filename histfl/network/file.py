@@ -1,13 +1,13 @@
 """A network described in TOML.
 
-    seed = 1                    # for values drawn from ranges
+seed = 1                    # for values drawn from ranges
 
-    [[cells]]
-    count = 2                   # this many cells alike
-    clients = 15                # in each of them
-    cpu_hz = [1e9, 2e9]         # a range to draw each client's value from, or one number
-    snr_db = 30
-    transmit_power_w = 0.1
+[[cells]]
+count = 2                   # this many cells alike
+clients = 15                # in each of them
+cpu_hz = [1e9, 2e9]         # a range to draw each client's value from, or one number
+snr_db = 30
+transmit_power_w = 0.1
 """
 
 from __future__ import annotations

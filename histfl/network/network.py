@@ -55,7 +55,9 @@ class Network:
         for name in ("cpu_hz", "snr", "transmit_power_w"):
             values = getattr(self, name)
             if values.shape != (self.num_clients,):
-                raise UsageError(f"{name} has shape {values.shape}; it needs ({self.num_clients},), one a client")
+                raise UsageError(
+                    f"{name} has shape {values.shape}; it needs ({self.num_clients},), one a client"
+                )
             bad = np.flatnonzero(~(np.isfinite(values) & (values > 0)))
             if bad.size:
                 raise UsageError(
@@ -128,7 +130,7 @@ class Network:
 
         def draw(ranges: Floats) -> Floats:
             low, high = np.repeat(ranges, clients_per_cell, axis=0).T
-            return low + (high - low) * generator.random(len(low))
+            return np.asarray(low + (high - low) * generator.random(len(low)))
 
         return cls(
             clients_per_cell=clients_per_cell,

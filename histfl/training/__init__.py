@@ -1,9 +1,10 @@
 """HIST Sec. II-C: client steps, edge aggregation, cloud merge; `hist` is Algorithm 1."""
 
+from histfl.partition import State
 from histfl.training.batches import client_batches
 from histfl.training.edge import mean_of_clients
 from histfl.training.hist import Hist, RoundOutcome, hist
-from histfl.training.jobs import CellJob, CellResult, Engine, RoundCost, State, Task, Uplink
+from histfl.training.jobs import CellJob, CellResult, Engine, RoundCost, Task, Uplink
 from histfl.training.local import LocalTraining, client_steps
 from histfl.training.participation import CellSchedule, Participation
 

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
+from histfl.partition import State
 from histfl.training.batches import client_batches
-from histfl.training.jobs import CellJob, CellResult, State
+from histfl.training.jobs import CellJob, CellResult
 from histfl.training.local import client_steps
 
 
@@ -30,7 +31,7 @@ def run_cell(job: CellJob) -> CellResult:
     """
     state = job.start
     losses: list[torch.Tensor] = []
-    errors: list[float] = []
+    errors: list[torch.Tensor] = []
     for edge_round, clients in enumerate(job.schedule.arrived):
         if len(clients) == 0:
             continue
@@ -42,11 +43,13 @@ def run_cell(job: CellJob) -> CellResult:
         state=state,
         loss=torch.stack(losses).sum().item() / steps if steps else None,
         client_steps=steps,
-        edge_error=sum(errors) / len(errors) if errors else 0.0,
+        edge_error=torch.stack(errors).mean().item() if errors else 0.0,
     )
 
 
-def _train_clients(job: CellJob, state: State, edge_round: int, losses: list[torch.Tensor]) -> Iterator[State]:
+def _train_clients(
+    job: CellJob, state: State, edge_round: int, losses: list[torch.Tensor]
+) -> Iterator[State]:
     """The arrived clients' models after their local steps, in chunks of one client."""
     task = job.task
     device = task.data.inputs.device

@@ -15,16 +15,25 @@ import numpy as np
 from histfl.errors import DivergedError
 from histfl.network import Network
 from histfl.network.network import Ints
-from histfl.partition import Plan, Submodel, draw, extract, merge
-from histfl.training.jobs import CellJob, CellLink, CellResult, Engine, RoundCost, State, Task
+from histfl.partition import Plan, State, Submodel, draw, extract, merge
+from histfl.training.jobs import CellJob, CellLink, CellResult, Engine, RoundCost, Task
 from histfl.training.participation import CellSchedule, Participation
 
-SizePolicy = Callable[[Sequence[CellSchedule], Sequence[CellLink]], Ints]
+
+@dataclass(frozen=True)
+class SizeChoice:
+    """The units [cell, group] of a round's submodels, and the seconds that the choice promises."""
+
+    counts: Ints
+    predicted_seconds: float | None = None
+
+
+SizePolicy = Callable[[Sequence[CellSchedule], Sequence[CellLink]], SizeChoice]
 
 
 @dataclass(frozen=True)
 class Hist:
-    """One training run, before it starts. `sizes` gives the units [cell, group] of a round's submodels;
+    """One training run, before it starts. `sizes` chooses the units of a round's submodels;
     `shared` is the fraction of units that every cell holds (0: disjoint submodels)."""
 
     task: Task
@@ -40,12 +49,12 @@ class Hist:
 class RoundOutcome:
     """What one global round did: the merged model and how it came about.
 
-    `counts` are the units [cell, group] and `parameters` the trained numbers [cell] of the submodels.
+    `parameters` are the trained numbers [cell] of the submodels.
     """
 
     round: int
     state: State
-    counts: Ints
+    choice: SizeChoice
     parameters: Ints
     submodels: tuple[Submodel, ...]
     schedules: tuple[CellSchedule, ...]
@@ -60,8 +69,8 @@ def hist(run: Hist, state: State, engine: Engine, *, first_round: int, rounds: i
     for t in range(first_round, rounds):
         schedules = tuple(run.participation.schedule(cell, run.edge_rounds, t, seeds) for cell in cells)
         links = task.uplink.draw(network, schedules, t, seeds)
-        counts = run.sizes(schedules, links)
-        submodels = draw(run.plan, counts, seeds.numpy("partition", t), shared=run.shared)
+        choice = run.sizes(schedules, links)
+        submodels = draw(run.plan, choice.counts, seeds.numpy("partition", t), shared=run.shared)
         jobs = [
             CellJob(task, cell, t, *_compact(run.plan, state, submodel), schedule, link)
             for cell, submodel, schedule, link in zip(cells, submodels, schedules, links, strict=True)
@@ -71,7 +80,7 @@ def hist(run: Hist, state: State, engine: Engine, *, first_round: int, rounds: i
         state = merge(state, ((s, r.state) for s, r in zip(submodels, results, strict=True)))
         parameters = np.array([sum(x.numel() for x in job.start.values()) for job in jobs])
         cost = task.uplink.cost(network, schedules, links, parameters)
-        yield RoundOutcome(t, state, counts, parameters, submodels, schedules, results, cost)
+        yield RoundOutcome(t, state, choice, parameters, submodels, schedules, results, cost)
 
 
 def _compact(plan: Plan, state: State, submodel: Submodel) -> tuple[State, State]:

@@ -16,11 +16,11 @@ from torch import nn
 from histfl.data import Split, TensorData
 from histfl.network import Cell, Network
 from histfl.network.network import Floats, Ints
+from histfl.partition import State
 from histfl.seeds import Seeds
 from histfl.training.local import LocalTraining
 from histfl.training.participation import CellSchedule
 
-State = dict[str, torch.Tensor]
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 CellLink = Any  # what an uplink drew for one cell and global round; only that uplink reads it
 
@@ -64,8 +64,8 @@ class Uplink(Protocol):
 
     def aggregate(
         self, start: State, finals: Iterable[State], link: CellLink, edge_round: int
-    ) -> tuple[State, float]:
-        """The edge's new model and the mean squared error per entry of its estimate of the clients' mean.
+    ) -> tuple[State, torch.Tensor]:
+        """The edge's new model, and the mean squared error an entry, [], of its estimate of the mean update.
 
         `finals` yields the arrived clients' models in chunks, each tensor [client, ...], in order.
         """

@@ -93,6 +93,12 @@ def aircomp_seconds(
     """
     if not (math.isfinite(symbol_s) and symbol_s > 0):
         raise UsageError(f"symbol_s = {symbol_s}; a symbol's length must be positive and finite")
+    sub_channels = num_sub_channels(bandwidth_hz, sub_channel_hz)
+    return np.asarray(np.ceil(_checked_parameters(parameters) / sub_channels) * symbol_s)
+
+
+def num_sub_channels(bandwidth_hz: float, sub_channel_hz: float = SUB_CHANNEL_HZ) -> int:
+    """Whole sub-channels in the band: the numbers that one symbol carries over the air."""
     if not (math.isfinite(sub_channel_hz) and sub_channel_hz > 0):
         raise UsageError(f"sub_channel_hz = {sub_channel_hz}; it must be positive and finite (15e3)")
     # A band of exactly k sub-channels holds k of them, whatever the quotient's last bit says.
@@ -102,7 +108,7 @@ def aircomp_seconds(
             f"bandwidth_hz = {bandwidth_hz:g} is narrower than one sub-channel of {sub_channel_hz:g} Hz; "
             "widen the band or narrow the sub-channel"
         )
-    return np.asarray(np.ceil(_checked_parameters(parameters) / sub_channels) * symbol_s)
+    return sub_channels
 
 
 def _full_band_rate(snr: Floats, gains: npt.ArrayLike, bandwidth_hz: float) -> Floats:

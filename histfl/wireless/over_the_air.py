@@ -1,0 +1,172 @@
+"""AirComp as an uplink: all clients of a cell send at once and the edge reads their mean (HIST Sec. V)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from histfl.network import Network
+from histfl.network.network import Ints
+from histfl.seeds import Seeds
+from histfl.training import CellSchedule, RoundCost, State
+from histfl.wireless.aircomp import (
+    Link,
+    add_equivalent_noise,
+    draw_noise,
+    equivalent_noise_variance,
+    power_factor,
+    precode,
+    receive,
+    superpose,
+)
+from histfl.wireless.beamforming import max_min
+from histfl.wireless.channels import Channel, Rayleigh
+from histfl.wireless.clock import Computing, Transmissions, round_cost
+from histfl.wireless.rates import SUB_CHANNEL_HZ, SYMBOL_S, aircomp_seconds, num_sub_channels
+
+
+@dataclass(frozen=True)
+class AirLink:
+    """One cell's global round, an entry an edge round: channels [arrived client, antenna], each scaled by
+    the root of its client's SNR so that power and noise are 1, the beam [antenna] and the noise's seed.
+    None where no client's update arrives."""
+
+    channels: tuple[torch.Tensor | None, ...]
+    beams: tuple[torch.Tensor | None, ...]
+    noise_seeds: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class OverTheAir:
+    """Channels are drawn and beams optimised in every edge round. Clients send their updates
+    delta_i = (x_start - x_i) / learning_rate and the edge moves to x_start - learning_rate * estimate.
+
+    `simulated` computes every received signal; otherwise noise of the same distribution is added to the
+    exact mean. Deviation: the paper's update x_i - x_start would make its own edge step ascend.
+    """
+
+    computing: Computing
+    learning_rate: float
+    bandwidth_hz: float = 10e6
+    antennas: int = 10
+    channel: Channel = field(default_factory=Rayleigh)
+    paper_power: bool = False
+    normalise: bool = True
+    simulated: bool = False
+    noiseless: bool = False
+    sub_channel_hz: float = SUB_CHANNEL_HZ
+    symbol_s: float = SYMBOL_S
+
+    @property
+    def sub_channels(self) -> int:
+        """Parameters that one symbol carries."""
+        return num_sub_channels(self.bandwidth_hz, self.sub_channel_hz)
+
+    @property
+    def _link(self) -> Link:
+        noise_variance = 0.0 if self.noiseless else 1.0
+        return Link(1.0, noise_variance, paper_power=self.paper_power, normalise=self.normalise)
+
+    def draw(
+        self, network: Network, schedules: Sequence[CellSchedule], round: int, seeds: Seeds
+    ) -> Sequence[AirLink]:
+        channels: dict[tuple[int, int], torch.Tensor] = {}
+        for cell, schedule in enumerate(schedules):
+            generator = seeds.torch("channel", round, cell)
+            snr = torch.from_numpy(network.cell(cell).snr)
+            for edge_round, clients in enumerate(schedule.arrived):
+                if len(clients):
+                    drawn = self.channel.draw(len(clients), self.antennas, generator)
+                    channels[cell, edge_round] = drawn * snr[clients].sqrt()[:, None]
+        beams = _beams(channels)
+        return [
+            AirLink(
+                channels=tuple(channels.get((cell, e)) for e in range(len(schedule.arrived))),
+                beams=tuple(beams.get((cell, e)) for e in range(len(schedule.arrived))),
+                noise_seeds=tuple(seeds.key("noise", round, cell, e) for e in range(len(schedule.arrived))),
+            )
+            for cell, schedule in enumerate(schedules)
+        ]
+
+    def cost(
+        self, network: Network, schedules: Sequence[CellSchedule], links: Sequence[AirLink], parameters: Ints
+    ) -> RoundCost:
+        sent = Transmissions.of(network, schedules)
+        return round_cost(network, sent, parameters, self.computing, self._seconds(parameters)[sent.cell])
+
+    def _seconds(self, parameters: Ints) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+        return aircomp_seconds(
+            parameters,
+            bandwidth_hz=self.bandwidth_hz,
+            sub_channel_hz=self.sub_channel_hz,
+            symbol_s=self.symbol_s,
+        )
+
+    def aggregate(
+        self, start: State, finals: Iterable[State], link: AirLink, edge_round: int
+    ) -> tuple[State, torch.Tensor]:
+        device = next(iter(start.values())).device
+        channels, beam = link.channels[edge_round], link.beams[edge_round]
+        if channels is None or beam is None:  # the caller skips edge rounds in which nobody is heard
+            raise ValueError(f"edge round {edge_round} has no client to hear")
+        channels, beam = channels.to(device), beam.to(device)
+        generator = torch.Generator(device=device).manual_seed(link.noise_seeds[edge_round])
+        before = _flat(start)
+        # `mean`, `rms` and the superposed signal are sums over clients, so chunks of them add up.
+        clients = 0
+        total = torch.zeros_like(before, dtype=torch.float64)
+        square = torch.zeros((), dtype=torch.float64, device=device)
+        factor = power_factor(channels, beam, self._link)
+        precoders = precode(channels, beam, factor)
+        signal: torch.Tensor | None = None
+        for chunk in finals:
+            updates = (before - _flat_rows(chunk)) / self.learning_rate
+            total += updates.sum(dim=0, dtype=torch.float64)
+            square += updates.double().square().sum()
+            if self.simulated:
+                here = slice(clients, clients + len(updates))
+                arriving = superpose(updates, channels[here], precoders[here])
+                signal = arriving if signal is None else signal + arriving
+            clients += len(updates)
+        mean = total / clients
+        rms = (square / (clients * len(before))).sqrt() if self.normalise else 1.0
+        if signal is not None:
+            noise = draw_noise(signal, self._link.noise_variance, generator)
+            estimate = receive(signal, noise, beam, factor, rms=rms)
+        else:
+            variance = equivalent_noise_variance(channels, beam, self._link, rms=rms)
+            estimate = add_equivalent_noise(mean, variance, generator)
+        after = before.double() - self.learning_rate * estimate
+        return _unflat(after, start), (estimate - mean).square().mean()
+
+
+def _beams(channels: dict[tuple[int, int], torch.Tensor]) -> dict[tuple[int, int], torch.Tensor]:
+    """The max-min beams of all problems, those of equally many clients solved together."""
+    by_clients: dict[int, list[tuple[int, int]]] = {}
+    for key, problem in channels.items():
+        by_clients.setdefault(len(problem), []).append(key)
+    beams: dict[tuple[int, int], torch.Tensor] = {}
+    for keys in by_clients.values():
+        solved, _ = max_min(torch.stack([channels[key] for key in keys]))
+        beams.update(zip(keys, solved, strict=True))
+    return beams
+
+
+def _flat(state: State) -> torch.Tensor:
+    return torch.cat([tensor.reshape(-1) for tensor in state.values()])
+
+
+def _flat_rows(chunk: State) -> torch.Tensor:
+    """[client, entry] of tensors [client, ...]."""
+    return torch.cat([tensor.flatten(start_dim=1) for tensor in chunk.values()], dim=1)
+
+
+def _unflat(flat: torch.Tensor, like: State) -> State:
+    parts = flat.split([tensor.numel() for tensor in like.values()])
+    return {
+        name: part.view(tensor.shape).to(tensor.dtype)
+        for part, (name, tensor) in zip(parts, like.items(), strict=True)
+    }
