@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from histfl.errors import UsageError
 from histfl.experiments.config import MethodSettings
 from histfl.network import Network
-from histfl.partition import Plan, shared_units
-from histfl.sizing import CutLayers, SizingProblem, policy_named
+from histfl.network.network import Ints
+from histfl.partition import Plan, even_counts, share_counts, shared_units
+from histfl.sizing import Cost, CutLayers, SizingProblem, policy_named
 from histfl.sizing.uplinks import uplink_cost
 from histfl.training import CellSchedule, Uplink
 from histfl.training.hist import SizeChoice, SizePolicy
@@ -22,24 +23,36 @@ def size_policy(
     settings: MethodSettings, plan: Plan, network: Network, uplink: Uplink, *, shared: float
 ) -> SizePolicy:
     """The policy that `method.sizes` names, over the units of `plan` that are not shared."""
-    if not plan.groups:
-        nothing = SizeChoice(np.zeros((network.num_cells, 0), dtype=np.int64))
-        return lambda schedules, links: nothing
-    measured = settings.sizes in ("optimised", "proportional")
-    if measured and METHODS[settings.name].scheme == "every":
+    counts_for = _counts(settings, plan, network.num_cells, shared)
+    held = shared_units(plan, shared)
+
+    def choose(schedules: Sequence[CellSchedule], links: Sequence[CellLink]) -> SizeChoice:
+        cost = uplink_cost(uplink, network, schedules, links)
+        counts = counts_for(cost)
+        return SizeChoice(counts, float(cost.seconds(plan.sizes(counts + held)).max()))
+
+    return choose
+
+
+def _counts(settings: MethodSettings, plan: Plan, num_cells: int, shared: float) -> Callable[[Cost], Ints]:
+    """Units [cell, group] under a round's cost; uniform and given sizes are the same in every round."""
+    if settings.sizes == "uniform" or not plan.groups:
+        even = even_counts(plan, num_cells, shared=shared)
+        return lambda cost: even
+    if isinstance(settings.sizes, tuple):
+        if len(settings.sizes) != num_cells:
+            raise UsageError(
+                f"method.sizes has {len(settings.sizes)} shares for {num_cells} cells; give one share a cell"
+            )
+        given = share_counts(plan, np.array(settings.sizes), shared=shared)
+        return lambda cost: given
+    if METHODS[settings.name].scheme == "every":
         raise UsageError(
             f"method.sizes = {settings.sizes!r} with method.name = {settings.name!r}: where every layer is cut, "
             "sizes do not add up; use uniform or a list of shares"
         )
-    policy = policy_named(settings.sizes)
-    layers, held = cut_layers(plan, shared), shared_units(plan, shared)
-
-    def choose(schedules: Sequence[CellSchedule], links: Sequence[CellLink]) -> SizeChoice:
-        cost = uplink_cost(uplink, network, schedules, links)
-        counts = policy(SizingProblem(layers, cost, settings.cap))
-        return SizeChoice(counts, float(cost.seconds(plan.sizes(counts + held)).max()))
-
-    return choose
+    policy, layers = policy_named(settings.sizes), cut_layers(plan, shared)
+    return lambda cost: policy(SizingProblem(layers, cost, settings.cap))
 
 
 def cut_layers(plan: Plan, shared: float = 0.0) -> CutLayers:
