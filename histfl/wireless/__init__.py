@@ -12,6 +12,8 @@ from histfl.wireless.aircomp import (
     superpose,
     update_rms,
 )
+from histfl.wireless.beamforming import max_min, min_gain
+from histfl.wireless.beamforming_baselines import principal_eigenvector, sca, sdr_randomised
 from histfl.wireless.channels import (
     Channel,
     PathLoss,
@@ -28,6 +30,7 @@ from histfl.wireless.latency import (
     step_cycles,
 )
 from histfl.wireless.rates import aircomp_seconds, fdma_rates, tdma_rates, uplink_seconds
+from histfl.wireless.relaxation import certify, relax, upper_bound
 
 __all__ = [
     "Channel",
@@ -39,6 +42,7 @@ __all__ = [
     "aggregate",
     "aircomp_seconds",
     "cell_seconds",
+    "certify",
     "channel_gains",
     "check_channels",
     "compute_seconds",
@@ -46,13 +50,20 @@ __all__ = [
     "energy_joules",
     "equivalent_noise_variance",
     "fdma_rates",
+    "max_min",
+    "min_gain",
     "power_factor",
     "precode",
+    "principal_eigenvector",
     "receive",
+    "relax",
     "round_seconds",
+    "sca",
+    "sdr_randomised",
     "step_cycles",
     "superpose",
     "tdma_rates",
     "update_rms",
     "uplink_seconds",
+    "upper_bound",
 ]

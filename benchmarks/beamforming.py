@@ -1,0 +1,120 @@
+"""How close max-min beamforming comes to its bound, how fast it is, and what other methods reach.
+
+    python benchmarks/beamforming.py
+    python benchmarks/beamforming.py --device cuda --problems 100000 --json beamforming.json
+
+Speed on a CPU is that of OMP_NUM_THREADS threads; batched and one by one are timed in the same run, on
+the same problems, so that their ratio holds whatever else the machine does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from histfl.wireless import (
+    Rayleigh,
+    max_min,
+    principal_eigenvector,
+    sca,
+    sdr_randomised,
+    upper_bound,
+)
+
+BASELINES: dict[str, Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]] = {
+    "sca": sca,
+    "sdr": sdr_randomised,
+    "eigenvector": principal_eigenvector,
+}
+
+
+def timed(function: Callable[[], Any], device: torch.device) -> tuple[Any, float]:
+    """The result and its seconds, everything queued on the device included."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    start = time.perf_counter()
+    result = function()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return result, time.perf_counter() - start
+
+
+def measure(clients: int, antennas: int, problems: int, options: argparse.Namespace) -> dict[str, Any]:
+    """Shares of the bound and milliseconds for one size."""
+    device = torch.device(options.device)
+    generator = torch.Generator(device=device).manual_seed(options.seed)
+    channels = Rayleigh().draw((problems, clients), antennas, generator)
+    max_min(channels[: min(problems, 64)])  # libraries load, kernels compile
+    (_, values), seconds = timed(lambda: max_min(channels), device)
+    single = channels[: options.one_by_one]
+    _, seconds_single = timed(lambda: [max_min(channel) for channel in single], device)
+    compared = channels[: options.compared]
+    bound = upper_bound(compared)
+    shares = values[: len(compared)] / bound
+    row: dict[str, Any] = {
+        "clients": clients,
+        "antennas": antennas,
+        "problems": problems,
+        "share_mean": shares.mean().item(),
+        "share_worst": shares.min().item(),
+        "seconds": seconds,
+        "ms_batched": 1e3 * seconds / problems,
+        "ms_one_by_one": 1e3 * seconds_single / len(single),
+    }
+    row["speedup"] = row["ms_one_by_one"] / row["ms_batched"]
+    for name, baseline in BASELINES.items():
+        (_, others), seconds = timed(lambda baseline=baseline: baseline(compared), device)
+        row[f"{name}_share"] = (others / bound).mean().item()
+        row[f"{name}_ms"] = 1e3 * seconds / len(compared)
+        row[f"{name}_better"] = int((others > values[: len(compared)] + 1e-9).sum())
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--problems", type=int, default=1000, help="problems a size")
+    parser.add_argument("--compared", type=int, default=1000, help="problems with bound and baselines")
+    parser.add_argument("--one-by-one", type=int, default=30, help="problems solved one at a time")
+    parser.add_argument("--clients", type=int, nargs="+", default=[5, 15, 30])
+    parser.add_argument("--antennas", type=int, nargs="+", default=[10])
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", type=Path, help="also write the table there")
+    options = parser.parse_args()
+    if min(options.problems, options.compared, options.one_by_one) < 1:
+        parser.error("--problems, --compared and --one-by-one must be at least 1")
+    rows = []
+    print(
+        "clients antennas | share of the bound: mean worst | ms a problem: batched one-by-one ratio | "
+        "others' mean share (problems they win): " + " ".join(BASELINES)
+    )
+    for antennas in options.antennas:
+        for clients in options.clients:
+            row = measure(clients, antennas, options.problems, options)
+            rows.append(row)
+            others = " ".join(f"{row[f'{name}_share']:.3f} ({row[f'{name}_better']})" for name in BASELINES)
+            print(
+                f"{clients:7d} {antennas:8d} | {row['share_mean']:.4f} {row['share_worst']:.4f} | "
+                f"{row['ms_batched']:.4f} {row['ms_one_by_one']:.2f} {row['speedup']:.1f} | {others}",
+                flush=True,
+            )
+    if options.json:
+        report = {
+            "device": options.device,
+            "threads": torch.get_num_threads(),
+            "torch": torch.__version__,
+            "python": sys.version.split()[0],
+            "rows": rows,
+        }
+        options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
