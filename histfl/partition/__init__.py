@@ -2,7 +2,14 @@
 
 from histfl.partition.batchnorm import has_batch_statistics, recompute_statistics, training_copy
 from histfl.partition.choose import Scheme, choose, conflict
-from histfl.partition.counts import even_counts, share_counts, shared_units
+from histfl.partition.counts import (
+    check_enough_units,
+    deal_by_shares,
+    deal_evenly,
+    even_counts,
+    share_counts,
+    shared_units,
+)
 from histfl.partition.discover import discover
 from histfl.partition.draw import Submodel, draw
 from histfl.partition.extract import extract, num_bytes, num_parameters
@@ -21,8 +28,11 @@ __all__ = [
     "State",
     "Submodel",
     "UnitGroup",
+    "check_enough_units",
     "choose",
     "conflict",
+    "deal_by_shares",
+    "deal_evenly",
     "discover",
     "draw",
     "even_counts",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from histfl.errors import PartitionError
@@ -17,29 +19,53 @@ def shared_units(plan: Plan, shared: float) -> Ints:
 
 
 def even_counts(plan: Plan, num_cells: int, shared: float = 0.0) -> Ints:
-    """Equal counts for all cells, int [cell, group], of the units that are not shared.
+    """Equal counts for all cells, int [cell, group], of the units that are not shared."""
+    return deal_evenly(_dealt(plan, num_cells, shared), num_cells)
+
+
+def share_counts(plan: Plan, shares: Floats, shared: float = 0.0) -> Ints:
+    """Counts in proportion to `shares`, float [cell], of the units that are not shared."""
+    least = np.where(shared_units(plan, shared) > 0, 0, 1)
+    return deal_by_shares(_dealt(plan, len(shares), shared), shares, least=least)
+
+
+def deal_evenly(units: Ints, num_cells: int) -> Ints:
+    """Equal counts [cell, group] of `units` [group].
 
     Where the units do not divide, the cells that get one more take turns from group to group, so that
     no cell's submodel is larger by more than about one unit.
     """
-    dealt = _dealt(plan, num_cells, shared)
-    whole, rest = np.divmod(dealt, num_cells)
-    first = np.concatenate(([0], np.cumsum(rest)[:-1])).astype(np.int64)[: len(rest)]
+    whole, rest = np.divmod(units, num_cells)
+    first = np.cumsum(rest) - rest
     turn = (np.arange(num_cells)[:, None] - first) % num_cells
     return np.asarray(whole + (turn < rest), dtype=np.int64)
 
 
-def share_counts(plan: Plan, shares: Floats, shared: float = 0.0) -> Ints:
-    """Counts in proportion to `shares`, float [cell], by largest remainder; at least one unit each."""
+def deal_by_shares(units: Ints, shares: Floats, *, least: Ints | int = 1) -> Ints:
+    """Counts [cell, group] of `units` [group] in proportion to `shares` [cell], by largest remainder.
+
+    A cell gets at least `least` units, one number or [group], for which the units must suffice.
+    """
     bad = np.flatnonzero(~(np.isfinite(shares) & (shares > 0)))
     if bad.size:
         raise PartitionError(
             f"the share of cell {bad[0]} is {shares[bad[0]]:g}; it must be positive and finite"
         )
-    dealt = _dealt(plan, len(shares), shared)
-    least = np.where(shared_units(plan, shared) > 0, 0, 1)
-    columns = [_apportion(int(total), shares, int(low)) for total, low in zip(dealt, least, strict=True)]
+    lows = np.broadcast_to(least, units.shape)
+    columns = [_apportion(int(total), shares, int(low)) for total, low in zip(units, lows, strict=True)]
     return np.stack(columns, axis=1) if columns else np.zeros((len(shares), 0), dtype=np.int64)
+
+
+def check_enough_units(units: Ints, num_cells: int, names: Sequence[str]) -> None:
+    """Every cell needs a unit of its own of every group; `units` and `names` are [group]."""
+    if num_cells < 1:
+        raise PartitionError(f"cells = {num_cells}; there must be at least one")
+    if (short := np.flatnonzero(units < num_cells)).size:
+        group = int(short[units[short].argmin()])
+        raise PartitionError(
+            f"layer {names[group]!r} has {units[group]} units for {num_cells} cells; use at most "
+            f"{units[group]} cells, or exclude {names[group]!r} from the cut"
+        )
 
 
 def _apportion(total: int, shares: Floats, least: int) -> Ints:
@@ -61,14 +87,8 @@ def _apportion(total: int, shares: Floats, least: int) -> Ints:
 
 def _dealt(plan: Plan, num_cells: int, shared: float) -> Ints:
     """Units to be dealt out, int [group]; every cell must end with at least one of each group."""
-    if num_cells < 1:
-        raise PartitionError(f"cells = {num_cells}; there must be at least one")
     common = shared_units(plan, shared)
     dealt = plan.units - common
-    for group, own, num_shared in zip(plan.groups, dealt, common, strict=True):
-        if num_shared == 0 and own < num_cells:
-            raise PartitionError(
-                f"layer {group.name!r} has {group.num_units} units for {num_cells} cells; use at most "
-                f"{group.num_units} cells, or exclude {group.name!r} from the cut"
-            )
-    return np.asarray(dealt, dtype=np.int64)
+    own = np.flatnonzero(common == 0)
+    check_enough_units(dealt[own], num_cells, [plan.groups[group].name for group in own])
+    return dealt

@@ -9,20 +9,20 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from histfl.errors import UsageError
-from histfl.network import spread_evenly
 from histfl.network.network import Floats, Ints
+from histfl.partition import check_enough_units, deal_by_shares, deal_evenly
 from histfl.sizing.costs import AffineCost
 from histfl.sizing.layers import optimal_counts, relaxed_sizes
-from histfl.sizing.problem import Sizes, SizingProblem, check_enough_units, imbalance
+from histfl.sizing.problem import Sizes, SizingProblem, imbalance
 from histfl.sizing.thresholds import optimal_sizes
 
 Policy = Callable[[SizingProblem], Ints]
 
 
 def uniform(problem: SizingProblem) -> Ints:
-    """Equal counts; a remainder goes to the first cells. Looks at neither costs nor cap."""
-    check_enough_units(problem.layers, problem.num_cells)
-    return np.stack([spread_evenly(int(units), problem.num_cells) for units in problem.layers.units], axis=1)
+    """Equal counts; the cells that get one unit more take turns. Looks at neither costs nor cap."""
+    check_enough_units(problem.layers.units, problem.num_cells, problem.layers.names)
+    return deal_evenly(problem.layers.units, problem.num_cells)
 
 
 def proportional(problem: SizingProblem) -> Ints:
@@ -63,8 +63,8 @@ def given(shares: Sequence[float]) -> Policy:
     def policy(problem: SizingProblem) -> Ints:
         if len(values) != problem.num_cells:
             raise UsageError(f"{len(values)} shares for {problem.num_cells} cells; give one a cell")
-        check_enough_units(problem.layers, problem.num_cells)
-        return np.stack([_nearest(values, int(units)) for units in problem.layers.units], axis=1)
+        check_enough_units(problem.layers.units, problem.num_cells, problem.layers.names)
+        return deal_by_shares(problem.layers.units, values)
 
     return policy
 
@@ -106,10 +106,3 @@ def size(problem: SizingProblem, policy: Policy = optimised) -> Sizes:
 
 def _seconds(problem: SizingProblem, counts: Ints) -> Floats:
     return problem.cost.seconds(problem.layers.parameters(counts))
-
-
-def _nearest(shares: Floats, units: int) -> Ints:
-    """Largest remainders: the counts that least exceed shares * units, which is a cost of slope one."""
-    quotas = shares * units
-    cost = AffineCost(quotas.max() - quotas, np.ones(len(quotas)))
-    return optimal_sizes(cost, units, low=1, cap=units)

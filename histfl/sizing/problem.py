@@ -9,6 +9,7 @@ import numpy as np
 
 from histfl.errors import UsageError
 from histfl.network.network import Floats, Ints
+from histfl.partition import check_enough_units
 from histfl.sizing.costs import Cost
 
 DEFAULT_CAP_RATIO = 1.5  # eps_th = 9 delta1^2, HIST Sec. VI-C
@@ -81,7 +82,7 @@ class SizingProblem:
                 f"cap ratio eps_th / (6 delta1^2) = {self.cap_ratio:g}: cells that hold at most "
                 f"{self.cap_ratio:g}/{self.num_cells} of the model cannot cover it; it must be at least 1"
             )
-        check_enough_units(self.layers, self.num_cells)
+        check_enough_units(self.layers.units, self.num_cells, self.layers.names)
         units = self.layers.units
         # An infinite ratio means no cap. The nudge keeps a cap such as 1.2 * 10 / 4 whole.
         caps = np.floor(np.minimum(self.cap_ratio * units / self.num_cells * (1 + 1e-12), units)).astype(
@@ -123,13 +124,3 @@ def cap_ratio(threshold: float, cell_divergence: float) -> float:
 def imbalance(counts: Ints, layers: CutLayers) -> float:
     """N max_{j,l} k_jl / K_l: 1 for equal cells, at most the cap ratio; N d_max / d for plain parameters."""
     return float(len(counts) * (counts / layers.units).max())
-
-
-def check_enough_units(layers: CutLayers, num_cells: int) -> None:
-    """Every cell gets at least one unit of every cut layer."""
-    if (short := np.flatnonzero(layers.units < num_cells)).size:
-        layer = int(short[0])
-        raise UsageError(
-            f"{layers.names[layer]} has {layers.units[layer]} units for {num_cells} cells, and every cell "
-            f"needs one; use at most {int(layers.units.min())} cells, or leave the layer whole"
-        )

@@ -153,7 +153,7 @@ def test_infeasible_problems_say_what_would_do() -> None:
     with pytest.raises(UsageError, match=r"= 0\.9.*at least 1"):
         optimal_counts(SizingProblem(lora, cost, cap_ratio=0.9))
     many = AffineCost(np.zeros(17), np.ones(17))
-    with pytest.raises(UsageError, match=r"layer 0 has 16 units for 17 cells.*at most 16 cells"):
+    with pytest.raises(UsageError, match=r"layer 0' has 16 units for 17 cells.*at most 16 cells"):
         optimal_counts(SizingProblem(lora, many))
 
 
