@@ -13,6 +13,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 from histfl.errors import UsageError
 
+MAX_CLASSES = 1_000_000  # more is a slip (a year, an identifier), and its names alone would fill memory
 _INTEGER_DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
@@ -88,7 +89,10 @@ def as_tensor_data(source: DataSource, *, class_names: Sequence[str] | None = No
         )
     targets = targets.to(torch.int64)
     if names is None:
-        names = [str(label) for label in range(int(targets.max()) + 1 if targets.numel() else 1)]
+        highest = int(targets.max()) if targets.numel() else 0
+        if highest >= MAX_CLASSES:
+            raise UsageError(f"target {highest} is no class number; number the classes from 0")
+        names = [str(label) for label in range(max(highest, 0) + 1)]
     return TensorData(inputs, targets, tuple(map(str, names)))
 
 

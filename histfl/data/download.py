@@ -12,10 +12,11 @@ import pooch
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from histfl.data.store import Source, check_contents, disk_error, places
+from histfl.data.store import Source, check_contents, disk_error, locate, places
 from histfl.errors import DataError
 
 _STAGING_PREFIX = ".histfl-fetch-"
+_AS_STORED = {"Accept-Encoding": "identity"}  # or a server may unpack a .gz, whose checksum then differs
 
 
 def download(
@@ -25,15 +26,16 @@ def download(
 
     Returns its folder. Files gather in a hidden folder beside the final one, which is put in place by
     one rename after every checksum has matched, so an interruption leaves nothing that looks whole.
-    A folder already there that is as published is left alone; a damaged one is replaced.
+    A whole copy already there (without `data_dir`: in any place that is searched) is left alone; a
+    damaged one is replaced.
     """
     if source.packaged_in is not None:
         return source.packaged_in
     directory = places(data_dir)[0]
     target = directory / source.folder
     try:
-        if _is_whole(source, target):
-            return target
+        if whole := _already_there(source, data_dir):
+            return whole
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=directory, prefix=_STAGING_PREFIX) as staging:
             folder = _gather(source, Path(staging), base_url or source.base_url, progress)
@@ -63,8 +65,10 @@ def _gather(source: Source, staging: Path, base_url: str, progress: bool) -> Pat
 def _download_file(url: str, path: Path, checksum: str, progress: bool) -> None:
     bar = _ProgressBar(path.name) if progress and sys.stderr.isatty() else None
     try:
-        pooch.HTTPDownloader(progressbar=bar or False)(url, str(path), None)
+        pooch.HTTPDownloader(progressbar=bar or False, headers=_AS_STORED)(url, str(path), None)
     except (OSError, ValueError) as error:  # the errors of requests are OSErrors, some also ValueErrors
+        if (response := getattr(error, "response", None)) is not None:
+            response.close()  # an answer such as 404 keeps its connection, and pooch leaves it open
         storage = disk_error(error, path) if isinstance(error, OSError) else None
         raise storage or DataError(
             f"cannot download {url}: {_first_line(error)}; check the network, "
@@ -94,12 +98,15 @@ def _put_in_place(folder: Path, target: Path, staging: Path) -> None:
     folder.rename(target)
 
 
-def _is_whole(source: Source, folder: Path) -> bool:
+def _already_there(source: Source, data_dir: Path | str | None) -> Path | None:
     try:
+        folder = locate(source, data_dir)
+        if data_dir is not None and not folder.is_relative_to(places(data_dir)[0]):
+            return None  # the user wants it in that folder
         check_contents(source, folder)
     except DataError:
-        return False
-    return True
+        return None
+    return folder
 
 
 def _first_line(error: Exception) -> str:

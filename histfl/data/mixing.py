@@ -18,68 +18,71 @@ def deal_by_label_mix(
 
     `labels` [sample] come grouped by parent, in the order of the parents; holder r, a child of
     `parent_of_holder[r]` (ascending), takes `sizes[r]` of its parent's samples, and the sizes of a
-    parent's holders add up to what the parent has. Each place of a holder asks for a label drawn from
-    the holder's mix. Places that ask for a label their parent has run out of take what is left, at
-    random, so all sizes are exact and every sample is dealt.
+    parent's holders add up to what the parent has. Every place of a holder asks for a label drawn from
+    the holder's mix. Where a parent runs out of a label, places chosen at random go without and ask
+    again, by the same mix over the labels that are left; so all sizes are exact, all samples are dealt.
     """
     num_classes = int(labels.max()) + 1
     holder = np.repeat(np.arange(len(sizes)), sizes)
     parent = parent_of_holder[holder]  # of each place, and, as both are grouped alike, of each sample
     num_keys = (int(parent_of_holder[-1]) + 1) * num_classes
-    supply = np.bincount(parent * num_classes + labels, minlength=num_keys)
-
-    mixes = _dirichlet_mixes(supply.reshape(-1, num_classes), parent_of_holder, concentration, generator)
-    asked = _draw_labels(mixes, holder, generator)
-    demand = np.bincount(parent * num_classes + asked, minlength=num_keys)
-
-    places, place_rank = _shuffled_by_key(parent * num_classes + asked, demand, generator)
-    samples, sample_rank = _shuffled_by_key(parent * num_classes + labels, supply, generator)
-    served = place_rank < np.repeat(supply, demand)
-    taken = sample_rank < np.repeat(demand, supply)
+    keys = parent * num_classes + labels
+    supply = np.bincount(keys, minlength=num_keys)
+    samples = _shuffled_by_key(keys, generator)
+    first = np.cumsum(supply) - supply  # of each key, the next of `samples` to give
+    logs = _log_mixes(supply.reshape(-1, num_classes), parent_of_holder, concentration, generator)
 
     result = np.empty(len(labels), dtype=np.int64)
-    result[places[served]] = samples[taken]  # both in key order, min(demand, supply) of each key
-    left = samples[~taken]
-    left = left[np.lexsort((generator.random(len(left)), parent[left]))]
-    result[places[~served]] = left
+    places = np.arange(len(labels))
+    while places.size:  # each time, all are served or some label of some parent has run out
+        asking, of_asking = np.unique(holder[places], return_inverse=True)
+        weights = logs[asking]
+        weights[supply.reshape(-1, num_classes)[parent_of_holder[asking]] == 0] = -np.inf
+        asked = _draw_labels(weights, of_asking, generator)
+        keys = parent[places] * num_classes + asked
+        demand = np.bincount(keys, minlength=num_keys)
+        turn = _shuffled_by_key(keys, generator)
+        places, keys = places[turn], keys[turn]
+        rank = np.arange(len(keys)) - (np.cumsum(demand) - demand)[keys]
+        served = rank < supply[keys]
+        result[places[served]] = samples[(first[keys] + rank)[served]]
+        given = np.minimum(demand, supply)
+        supply, first, places = supply - given, first + given, places[~served]
     return result
 
 
-def _dirichlet_mixes(
+def _log_mixes(
     supply: Ints, parent_of_holder: Ints, concentration: float, generator: np.random.Generator
 ) -> Floats:
-    """[holder, class]: rows drawn from Dirichlet(concentration * classes * the parent's shares).
+    """[holder, class]: logarithms, up to a constant a row, of Dirichlet(concentration * classes * shares).
 
-    Gamma variates by their logarithms, log Gamma(a) = log Gamma(a + 1) + log(U) / a in distribution,
-    since for small `a` the variates themselves underflow to zero in every class.
+    The shares are those of the labels that the holder's parent has. Kept as logarithms of gamma
+    variates, log Gamma(a) = log Gamma(a + 1) + log(U) / a in distribution, since for small `a` the
+    variates themselves underflow to zero in every class.
     """
     shares = supply / supply.sum(axis=1, keepdims=True)
     alpha = (concentration * supply.shape[1] * shares)[parent_of_holder]
-    logs: Floats = np.log(generator.standard_gamma(alpha + 1.0))
-    uniform = 1.0 - generator.random(alpha.shape)  # in (0, 1]
-    np.log(uniform, out=uniform)
+    logs: Floats = generator.standard_gamma(alpha + 1.0)
+    np.log(logs, out=logs)
+    uniform = generator.random(alpha.shape)
+    np.log1p(np.negative(uniform, out=uniform), out=uniform)  # of 1 - U, which is never 0
     np.divide(uniform, alpha, out=uniform, where=alpha > 0)
     logs += uniform
-    logs[alpha == 0] = -np.inf  # the parent has no sample of that class
-    logs -= logs.max(axis=1, keepdims=True)
-    np.exp(logs, out=logs)
-    logs /= logs.sum(axis=1, keepdims=True)
     return logs
 
 
-def _draw_labels(mixes: Floats, holder: Ints, generator: np.random.Generator) -> Ints:
-    """[place]: one label from each place's holder's mix, by inverting its distribution function."""
-    cumulative = np.cumsum(mixes, axis=1)
-    uniform = generator.random(len(holder)) * cumulative[holder, -1]
-    labels = np.zeros(len(holder), dtype=np.int64)
+def _draw_labels(logs: Floats, row: Ints, generator: np.random.Generator) -> Ints:
+    """[place]: a label for each place from its row of log weights, by inverse transform; uses up `logs`."""
+    logs -= logs.max(axis=1, keepdims=True)
+    cumulative = np.cumsum(np.exp(logs, out=logs), axis=1, out=logs)
+    uniform = generator.random(len(row)) * cumulative[row, -1]
+    labels = np.zeros(len(row), dtype=np.int64)
     for boundary in cumulative.T[:-1]:  # one pass a class keeps memory at one array of places
-        labels += uniform >= boundary[holder]
+        labels += uniform >= boundary[row]
     return labels
 
 
-def _shuffled_by_key(keys: Ints, counts: Ints, generator: np.random.Generator) -> tuple[Ints, Ints]:
-    """Positions sorted by key, in random order within one, and each one's rank within its key."""
+def _shuffled_by_key(keys: Ints, generator: np.random.Generator) -> Ints:
+    """Positions sorted by key, in random order within one."""
     shuffled = generator.permutation(len(keys))
-    positions = shuffled[np.argsort(keys[shuffled], kind="stable")]
-    starts = np.cumsum(counts) - counts
-    return positions, np.arange(len(keys)) - np.repeat(starts, counts)
+    return shuffled[np.argsort(keys[shuffled], kind="stable")]

@@ -56,7 +56,7 @@ def read_folder(folder: Path, parts: frozenset[str] = frozenset()) -> TextData:
         groups = sorted(path for path in folder.iterdir() if path.is_dir())
         posts = [sorted(path for path in group.iterdir() if path.is_file()) for group in groups]
         texts = tuple(
-            strip_post(path.read_text(encoding="latin-1"), parts) for group in posts for path in group
+            strip_post(path.read_bytes().decode("latin-1"), parts) for group in posts for path in group
         )
     except OSError as error:
         raise DataError(

@@ -104,7 +104,7 @@ def check_contents(source: Source, folder: Path) -> None:
         if content_digest(path) != expected:
             raise DataError(
                 f"{path} is not the published {source.name} (its checksum differs); "
-                f"remove {folder} and type: {fetch_command(source.name, 'DIR')}"
+                f"remove it and type: {fetch_command(source.name, 'DIR')}"
             )
 
 
@@ -113,7 +113,11 @@ def content_digest(path: Path) -> str:
     digest = hashlib.sha256()
     if path.is_dir():
         for file in _files_under(path):
-            digest.update(f"{file.relative_to(path).as_posix()}\0{content_digest(file)}\n".encode())
+            digest.update(
+                f"{file.relative_to(path).as_posix()}\0{content_digest(file)}\n".encode(
+                    errors="surrogateescape"
+                )
+            )
         return digest.hexdigest()
     for chunk in _chunks(path):
         digest.update(chunk)
@@ -175,12 +179,14 @@ def _fingerprint(source: Source, folder: Path) -> str:
         files = [] if path is None else _files_under(path) if path.is_dir() else [path]
         for file in files:
             status = file.stat()
-            digest.update(f"{file}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+            digest.update(
+                f"{file}\0{status.st_size}\0{status.st_mtime_ns}\n".encode(errors="surrogateescape")
+            )
     return digest.hexdigest()
 
 
 def _stamp_path(source: Source, folder: Path) -> Path:
-    place = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
+    place = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:16]
     return user_cache() / "verified" / f"{source.name}-{place}"
 
 
