@@ -137,6 +137,10 @@ class _ProgressBar:
     def total(self, total_bytes: int) -> None:
         self._progress.update(self._task, total=total_bytes or None)
 
+    @property
+    def completed(self) -> float:
+        return self._progress.tasks[self._task].completed
+
     def update(self, advance_bytes: int) -> None:
         self._progress.update(self._task, advance=advance_bytes)
 

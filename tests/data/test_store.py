@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gc
 import gzip
@@ -9,11 +10,13 @@ import hashlib
 import http.server
 import io
 import shutil
+import socket
 import tarfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import pooch
 import pytest
 
 from histfl.data import DATASETS, Source, download, fetch, load, load_text, locate, store
@@ -110,6 +113,17 @@ def left_in(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
 
 
+def open_connections(server: Server) -> list[socket.socket]:
+    """The sockets of this process that are connected to the server."""
+    found = []
+    for thing in gc.get_objects():
+        if type(thing) is socket.socket and thing.fileno() >= 0:
+            with contextlib.suppress(OSError):  # not connected
+                if thing.getpeername() == server.http.server_address:
+                    found.append(thing)
+    return found
+
+
 def test_a_good_download_is_placed_found_and_not_repeated(server, private_cache, tmp_path):
     source = files_source(server)
     folder = download.download(source, tmp_path / "data")
@@ -153,6 +167,7 @@ def test_a_failed_download_leaves_nothing_and_a_later_one_works(server, private_
     with pytest.raises(DataError, match=says) as failure:
         download.download(source, tmp_path / "data", base_url=base_url)
     assert "\n" not in str(failure.value)
+    assert open_connections(server) == []
     assert left_in(tmp_path / "data") == []
     with pytest.raises(DataError, match="small is not in"):
         store.locate(source, tmp_path / "data")
@@ -160,8 +175,6 @@ def test_a_failed_download_leaves_nothing_and_a_later_one_works(server, private_
     server.cut.clear()
     folder = download.download(source, tmp_path / "data")
     assert gzip.decompress((folder / "one.gz").read_bytes()) == CONTENT
-    del failure
-    gc.collect()  # a connection left open would warn here, and warnings are errors
 
 
 def test_a_damaged_copy_is_reported_and_a_fetch_replaces_it(server, private_cache, tmp_path):
@@ -302,3 +315,12 @@ def test_the_full_fashion_mnist_is_fetched_from_a_mirror(server, full_data, priv
     folder = fetch("fashion-mnist", tmp_path / "data", base_url=server.url)
     assert len(load("fashion-mnist", tmp_path / "data")[0]) == 60_000
     shutil.rmtree(folder)
+
+
+def test_the_progress_bar_counts_the_bytes_and_keeps_standard_output_clean(server, tmp_path, capsys):
+    server.files = {"one.gz": PACKED}
+    bar = download._ProgressBar("one.gz")
+    pooch.HTTPDownloader(progressbar=bar)(f"{server.url}/one.gz", str(tmp_path / "one.gz"), None)
+    assert bar.total == len(PACKED)
+    assert bar.completed == len(PACKED)
+    assert capsys.readouterr().out == ""
