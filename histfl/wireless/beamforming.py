@@ -29,8 +29,8 @@ SMALLEST_GAIN = 1e-28  # keeps the weight of a zero channel finite in single pre
 CANDIDATES, CANDIDATE_STEPS, FINAL_STEPS = 3, 6, 8
 CENTRING = 0.1  # each Newton step aims at a tenth of the present complementarity
 TO_BOUNDARY = 0.98
-# Elements of the largest search tensor in one chunk: about a CPU's cache, and a gigabyte on a GPU.
-CHUNK_ELEMENTS = {"cpu": 2**18, "cuda": 2**28}
+# Elements of the largest search tensor in one chunk: about a CPU's cache, and a quarter of a gigabyte on a GPU.
+CHUNK_ELEMENTS = {"cpu": 2**18, "cuda": 2**26}
 
 
 def max_min(
@@ -48,8 +48,8 @@ def max_min(
 
     `include`, complex [..., beam, antenna], are beams to improve on: the values are never below theirs.
     Their last antennas may be missing: the beams of a smaller array, given when the array grows, make it
-    certain that more antennas never lower the value. Without them that is what happens rather than a law,
-    because one more antenna gains more than the search is away from the best value.
+    certain that more antennas never lower the value. Without them it is very likely, no law: an antenna more
+    usually gains far more than the search is away from the best value.
     """
     check_channels(channels)
     *batch, num_clients, antennas = channels.shape
