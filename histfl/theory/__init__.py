@@ -2,12 +2,15 @@
 
 from histfl.theory.bounds import Constants, Schedule, Term, Terms, theorem_1, theorem_2, theorem_3
 from histfl.theory.corollaries import balanced_step, corollary_1, corollary_2, corollary_partial
+from histfl.theory.estimators import Estimates, Sampling, estimate
 from histfl.theory.steps import Condition, Largest, StepSizes
 
 __all__ = [
     "Condition",
     "Constants",
+    "Estimates",
     "Largest",
+    "Sampling",
     "Schedule",
     "StepSizes",
     "Term",
@@ -16,6 +19,7 @@ __all__ = [
     "corollary_1",
     "corollary_2",
     "corollary_partial",
+    "estimate",
     "theorem_1",
     "theorem_2",
     "theorem_3",

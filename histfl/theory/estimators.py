@@ -1,0 +1,200 @@
+"""The constants of the theorems, estimated at one global model from the clients' data (HIST Sec. III-A).
+
+f is the mean of the cells' losses f_j, and f_j the mean of the losses F_i of the cell's clients. Every
+client draws two independent batches, whose gradients a_i and b_i have the mean grad F_i. Then
+||a_i - b_i||^2 / 2 has the mean sigma_i^2, and a_i . b_k has the mean grad F_i . grad F_k for all i and k,
+i = k too: no noise is squared. (||a_i||^2 would add sigma_i^2, which is why the naive estimates of
+||grad f||^2, delta1^2 and delta2^2 are too large.)
+
+For vectors g_1 .. g_n with the mean square s and the mean p of g_i . g_k over pairs i != k,
+
+    ||mean g||^2 = s / n + (1 - 1/n) p    and    mean ||g_i - mean g||^2 = (1 - 1/n) (s - p),
+
+and a uniform sample of the g_i gives s and p without bias. Both come from sums over the sample, since
+sum_{i != k} a_i . b_k = (sum a) . (sum b) - sum_i a_i . b_i: no gradient is kept per client. The same holds
+one level up, for the cells' gradients, which are the means of independent samples of clients.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from histfl.errors import DivergedError, UsageError
+from histfl.network import Network
+from histfl.network.network import Ints
+from histfl.partition import State
+from histfl.theory.estimators_curvature import largest_curvature
+from histfl.theory.estimators_gradients import Batch, Objective
+from histfl.training import Task, client_batches
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How much of a large network is looked at: so many cells, so many clients in each of them, and the
+    curvature of so many clients on so many samples of each. At least two cells and clients are needed
+    to tell how they differ."""
+
+    cells: int = 20
+    clients_per_cell: int = 20
+    curvature_clients: int = 4
+    curvature_samples: int = 500
+
+    def __post_init__(self) -> None:
+        for name, least in (("cells", 2), ("clients_per_cell", 2)):
+            if getattr(self, name) < least:
+                raise UsageError(f"{name} = {getattr(self, name)}; it must be at least {least}")
+        for name in ("curvature_clients", "curvature_samples"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} = {getattr(self, name)}; it must be at least 1")
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """What the theorems' constants are at one model x; all unbiased but `smoothness`.
+
+    Unbiased estimates of small quantities may be negative: average them over rounds before use.
+    `smoothness` is local and a lower estimate: the largest curvature of some clients' losses at x.
+    """
+
+    loss: float  # f(x)
+    gradient_norm: float  # ||grad f(x)||^2
+    cell_divergence: float  # mean over cells of ||grad f_j - grad f||^2 (Assumption 5)
+    client_divergence: tuple[float, ...]  # [cell], mean over its clients of ||grad F_i - grad f_j||^2
+    gradient_variance: tuple[float, ...]  # [cell], mean over its clients of sigma_i^2 (Assumption 4)
+    smoothness: float  # L (Assumption 2)
+    model_norm: float  # ||x||^2, over the trained parameters
+
+    def as_record(self) -> dict[str, float | list[float]]:
+        """Plain numbers and lists, as they are written."""
+        values = dataclasses.asdict(self)
+        return {name: list(x) if isinstance(x, tuple) else x for name, x in values.items()}
+
+
+def estimate(
+    task: Task, network: Network, state: State, *, round: int, sampling: Sampling | None = None
+) -> Estimates:
+    """The constants at the global model `state` (all parameters), before global round `round`.
+
+    Batches have the size and the distribution of training, so sigma^2 is that of a training step; x is
+    the vector of all trained parameters. Streams of their own leave the training as it is. The cells
+    that are looked at stay the same in all rounds, so that their lists can be averaged over rounds; the
+    clients change.
+    """
+    chosen = sampling or Sampling()
+    objective = Objective.of(task, state)
+    cells = _choose(task.seeds.numpy("theory-cells"), network.num_cells, chosen.cells)
+    total = _Sums()
+    losses, squares, divergences, variances = [], [], [], []
+    for index in cells:
+        size = int(network.clients_per_cell[index])
+        generator = task.seeds.numpy("theory-clients", round, int(index))
+        positions = _choose(generator, size, chosen.clients_per_cell)
+        cell = _cell_sums(objective, network.offsets[index] + positions, round)
+        square, divergence = _split(size, cell.mean_product, cell.pair_product)
+        losses.append(cell.loss / cell.count)
+        squares.append(square)
+        divergences.append(divergence)
+        variances.append(cell.difference / cell.count / 2)
+        total.add(cell.left / cell.count, cell.right / cell.count)
+    gradient_norm, cell_divergence = _split(
+        network.num_cells, math.fsum(squares) / len(cells), total.pair_product
+    )
+    estimates = Estimates(
+        loss=math.fsum(losses) / len(cells),
+        gradient_norm=gradient_norm,
+        cell_divergence=cell_divergence,
+        client_divergence=tuple(divergences),
+        gradient_variance=tuple(variances),
+        smoothness=max(largest_curvature(objective, batch) for batch in _whole(task, round, chosen)),
+        model_norm=math.fsum(x.double().square().sum().item() for x in objective.trained.values()),
+    )
+    _check_finite(estimates, round)
+    return estimates
+
+
+@dataclass
+class _Sums:
+    """Sums over a sample of pairs (left_i, right_i) of vectors [parameter], float64."""
+
+    count: int = 0
+    left: torch.Tensor = field(default_factory=lambda: torch.zeros(()))
+    right: torch.Tensor = field(default_factory=lambda: torch.zeros(()))
+    product: float = 0.0  # of left_i . right_i
+    difference: float = 0.0  # of ||left_i - right_i||^2
+    loss: float = 0.0
+
+    def add(self, left: torch.Tensor, right: torch.Tensor, loss: float = 0.0) -> None:
+        self.left = left + self.left.to(left.device)
+        self.right = right + self.right.to(right.device)
+        self.product += torch.dot(left, right).item()
+        self.difference += (left - right).square().sum().item()
+        self.loss += loss
+        self.count += 1
+
+    @property
+    def mean_product(self) -> float:
+        """The mean of left_i . right_i."""
+        return self.product / self.count
+
+    @property
+    def pair_product(self) -> float:
+        """The mean of left_i . right_k over pairs i != k; 0 where there is none, and none is asked for."""
+        pairs = self.count * (self.count - 1)
+        return (torch.dot(self.left, self.right).item() - self.product) / pairs if pairs else 0.0
+
+
+def _split(size: int, mean_square: float, pair_product: float) -> tuple[float, float]:
+    """||mean g||^2 and mean ||g_i - mean g||^2 of `size` vectors; see the formulas above."""
+    rest = 1 - 1 / size
+    return mean_square / size + rest * pair_product, rest * (mean_square - pair_product)
+
+
+def _cell_sums(objective: Objective, clients: Ints, round: int) -> _Sums:
+    """Two independent batches a client, one client after another."""
+    task, sums = objective.task, _Sums()
+    for client in clients.tolist():
+        samples = torch.from_numpy(task.split.client(client))
+        pair = []
+        for which in range(2):
+            # Two streams and not two steps of one: batches of one epoch exclude each other.
+            key = task.seeds.key("theory-batches", round, which)
+            size = task.local.batch_size
+            positions = client_batches(key, client, len(samples), first_step=0, steps=1, batch_size=size)
+            batch = Batch(samples[positions[0]], task.seeds.key("theory-layers", round, client, which))
+            pair.append(objective.gradient(batch))
+        (left_loss, left), (right_loss, right) = pair
+        sums.add(left, right, (left_loss + right_loss) / 2)
+    return sums
+
+
+def _whole(task: Task, round: int, sampling: Sampling) -> Iterator[Batch]:
+    """All samples of some clients, or a bounded number of them."""
+    generator = task.seeds.numpy("theory-curvature", round)
+    for client in _choose(generator, task.split.num_clients, sampling.curvature_clients).tolist():
+        samples = task.split.client(client)
+        positions = _choose(generator, len(samples), sampling.curvature_samples)
+        yield Batch(
+            torch.from_numpy(samples[positions]), task.seeds.key("theory-curvature-layers", round, client)
+        )
+
+
+def _choose(generator: np.random.Generator, total: int, most: int) -> Ints:
+    """All of 0 .. total - 1 in order, or `most` of them, drawn uniformly without replacement."""
+    if total <= most:
+        return np.arange(total, dtype=np.int64)
+    return np.sort(generator.choice(total, most, replace=False)).astype(np.int64)
+
+
+def _check_finite(estimates: Estimates, round: int) -> None:
+    for name, value in estimates.as_record().items():
+        if not np.isfinite(value).all():
+            raise DivergedError(
+                f"the estimate of {name} before round {round} is {value}; "
+                "lower training.learning_rate, or set theory.every = 0"
+            )

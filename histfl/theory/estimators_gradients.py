@@ -1,0 +1,65 @@
+"""Gradients of the full model's loss on a batch, as one vector."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch.func import functional_call
+
+from histfl.partition import State
+from histfl.training import Task
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Samples by their numbers [sample] in the training set, and the seed of random layers such as dropout."""
+
+    samples: torch.Tensor
+    layers_seed: int
+
+
+@dataclass(frozen=True)
+class Objective:
+    """The loss of `task` as a function of the trained parameters; the others are constants."""
+
+    task: Task
+    trained: State
+    constants: State
+
+    @classmethod
+    def of(cls, task: Task, state: State) -> Objective:
+        """At `state`, all parameters of the model."""
+        names = {name for name, parameter in task.model.named_parameters() if parameter.requires_grad}
+        return cls(
+            task,
+            {name: x.detach().clone().requires_grad_() for name, x in state.items() if name in names},
+            {name: x.detach() for name, x in state.items() if name not in names},
+        )
+
+    def loss(self, batch: Batch) -> torch.Tensor:
+        """The mean loss on the batch, []."""
+        task = self.task
+        device = task.data.inputs.device
+        samples = batch.samples.to(device)
+        with _random_layers(device, batch.layers_seed):
+            outputs = functional_call(
+                task.model, {**self.trained, **self.constants}, (task.data.inputs[samples],)
+            )
+        return task.loss(outputs, task.data.targets[samples])
+
+    def gradient(self, batch: Batch) -> tuple[float, torch.Tensor]:
+        """The loss on the batch and its gradient, float64 [parameter]."""
+        value = self.loss(batch)
+        gradients = torch.autograd.grad(value, tuple(self.trained.values()), materialize_grads=True)
+        return value.item(), torch.cat([gradient.reshape(-1) for gradient in gradients]).double()
+
+
+@contextmanager
+def _random_layers(device: torch.device, seed: int) -> Iterator[None]:
+    """Dropout and other random layers draw from torch's global generator: lend them a named stream."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
