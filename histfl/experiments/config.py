@@ -100,6 +100,10 @@ class UplinkSettings(Settings):
     signal: Literal["equivalent", "simulated"] = "equivalent"  # aircomp: noise on the mean, or every signal
 
 
+class TheorySettings(Settings):
+    every: Annotated[int, Field(strict=True, ge=0, le=10**9)] = 0  # estimate every k rounds; 0: never
+
+
 class Config(Settings):
     """Everything that decides a run's numbers."""
 
@@ -109,6 +113,7 @@ class Config(Settings):
     training: TrainingSettings = TrainingSettings()
     method: MethodSettings = MethodSettings()
     uplink: UplinkSettings = UplinkSettings()
+    theory: TheorySettings = TheorySettings()
 
     @field_validator("*", mode="before")
     @classmethod

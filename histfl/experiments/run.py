@@ -18,6 +18,7 @@ from histfl.experiments.records import Record, round_record, summarise
 from histfl.experiments.store import Checkpoint, RunFolder
 from histfl.network.network import Floats
 from histfl.partition import has_batch_statistics, recompute_statistics
+from histfl.theory import estimate
 from histfl.training import State, hist
 from histfl.training.evaluate import Evaluation, evaluate
 
@@ -93,6 +94,7 @@ def _execute(experiment: Experiment, folder: RunFolder | None, on_round: OnRound
         rounds=config.training.rounds,
     )
     for outcome in outcomes:
+        theory = _theory(experiment, state, outcome.round)  # of the model with which the round began
         state = outcome.state
         evaluation = _evaluate(experiment, state)
         if not math.isfinite(evaluation.loss):
@@ -101,7 +103,8 @@ def _execute(experiment: Experiment, folder: RunFolder | None, on_round: OnRound
                 "lower training.learning_rate or set training.clip_norm"
             )
         previous = records[-1] if records else None
-        records.append(round_record(outcome, evaluation, previous, experiment.hist.network.num_clients))
+        clients = experiment.hist.network.num_clients
+        records.append(round_record(outcome, evaluation, previous, clients) | theory)
         if folder is not None:
             folder.append(records[-1])
             checkpoint = Checkpoint(_trained(experiment, state), len(records), wall_seconds())
@@ -115,6 +118,15 @@ def _execute(experiment: Experiment, folder: RunFolder | None, on_round: OnRound
         folder.save_model(model.state_dict())
         folder.save_summary(summary)
     return Run(records, summary, model, folder.path if folder else None)
+
+
+def _theory(experiment: Experiment, state: State, round: int) -> Record:
+    """The constants of the theorems at the round's first model, in the rounds that ask for them."""
+    every = experiment.config.theory.every
+    if every == 0 or round % every:
+        return {}
+    task, network = experiment.hist.task, experiment.hist.network
+    return {"theory": estimate(task, network, state, round=round).as_record()}
 
 
 def _trained(experiment: Experiment, state: State) -> State:

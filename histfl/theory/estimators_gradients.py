@@ -61,5 +61,7 @@ class Objective:
 def _random_layers(device: torch.device, seed: int) -> Iterator[None]:
     """Dropout and other random layers draw from torch's global generator: lend them a named stream."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed formats a stack for every call
+        if device.type == "cuda":
+            torch.cuda.manual_seed(seed)
         yield
