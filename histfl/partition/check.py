@@ -27,6 +27,8 @@ from histfl.partition.units import State, UnitGroup
 # Relative to the largest entry. A model that casts to float32 by itself agrees to float32 rounding.
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3}
 
+_ATTEMPTS = 5  # at parameters with which every cut layer has a say in the output; ReLUs may be all off
+
 
 @dataclass(frozen=True)
 class Bench:
@@ -43,7 +45,6 @@ class Bench:
         for dtype in _TOLERANCE:
             # Without running statistics BatchNorm uses the batch's in eval mode too, and dropout is off.
             copy = training_copy(model).to(dtype).eval()
-            _make_uneven(copy)
             inputs = map_tensors(partial(_cast, dtype), few_examples(example_inputs))
             try:
                 with quietly():
@@ -82,32 +83,43 @@ class Bench:
                 torch.randperm(units, generator=generator)[: -(-units // parts)].sort().values
                 for units in plan.units.tolist()
             ]
-            if reason := self._difference(Submodel(plan, tuple(kept))):
-                return reason
+            submodel = Submodel(plan, tuple(kept))
+            for attempt in range(_ATTEMPTS):
+                reason, telling = self._compare(submodel, attempt)
+                if reason:
+                    return reason
+                if telling:
+                    break
         return ""
 
-    def _difference(self, submodel: Submodel) -> str:
+    def _compare(self, submodel: Submodel, attempt: int) -> tuple[str, bool]:
+        """The difference, and whether it is telling: every group has some gradient, none is cut off."""
         plan = submodel.plan
-        parameters = {name: value.detach() for name, value in self.model.named_parameters()}
         # Frozen parameters that stay whole are the same in both, and the copy has them.
-        state = {name: parameters[name] for name in plan.trainable | submodel.positions.keys()}
+        names = plan.trainable | submodel.positions.keys()
+        state = {
+            name: _varied(value.detach(), attempt)
+            for name, value in self.model.named_parameters()
+            if name in names
+        }
         try:
             outputs, gradients = self._run(extract(state, submodel), plan.trainable)
         except Exception as error:
-            return f"the cut layer does not run ({summary(error)})"
+            return f"the cut layer does not run ({summary(error)})", True
         masked = {name: value * mask(submodel, name).to(value) for name, value in state.items()}
         full_outputs, full_gradients = self._run(masked, plan.trainable)
         if [value.shape for value in outputs] != [value.shape for value in full_outputs]:
-            return "the cut changes the shape of the output"
+            return "the cut changes the shape of the output", True
         for value, full in zip(outputs, full_outputs, strict=True):
             if self._differ(value, full):
-                return "the cut layer computes something else than the masked one"
+                return "the cut layer computes something else than the masked one", True
         kept = extract(full_gradients, submodel)
         scale = max((float(value.abs().max()) for value in kept.values() if value.numel()), default=0.0)
         for name, value in gradients.items():
             if self._differ(value, kept[name], scale):
-                return f"the gradient of {name} differs from the masked one"
-        return ""
+                return f"the gradient of {name} differs from the masked one", True
+        reached = {name for name, value in kept.items() if bool(value.any())}
+        return "", all(any(cut.parameter in reached for cut in group.axes) for group in plan.groups)
 
     def _run(self, state: State, trainable: Collection[str]) -> tuple[list[torch.Tensor], State]:
         """Outputs, and the gradients of a random weighting of them (zero where there is none)."""
@@ -129,13 +141,16 @@ class Bench:
         return not float((value - full).abs().max()) <= bound  # also true for NaN
 
 
-def _make_uneven(model: nn.Module) -> None:
-    """Random values where all entries are equal (zero LoRA factors, new norms), lest a zero hide an error."""
-    generator = torch.Generator().manual_seed(2)
-    for parameter in model.parameters():
-        value = parameter.detach()
-        if value.numel() and bool(value.min() == value.max()):
-            value += 0.1 * torch.randn(value.shape, generator=generator).to(value)
+def _varied(value: torch.Tensor, attempt: int) -> torch.Tensor:
+    """The value itself at first, but random where all entries are equal (zero LoRA factors, new norms).
+
+    Later attempts have noise of the value's size in its place, so that a layer that passes nothing on
+    with the values it has may pass something on.
+    """
+    if not value.numel() or (attempt == 0 and bool(value.min() != value.max())):
+        return value
+    noise = torch.randn(value.shape, generator=torch.Generator().manual_seed(2 + attempt)).to(value)
+    return value + 0.1 * noise if attempt == 0 else (value.square().mean().sqrt() + 0.1) * noise
 
 
 def _cast(dtype: torch.dtype, value: torch.Tensor) -> torch.Tensor:

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
+import models_for_tests as models
 import pytest
 import torch
 from torch import nn
-
-sys.path.insert(0, str(Path(__file__).parent))  # tests have no package to import the models from
-
-import models_for_tests as models
 
 KINDS = {
     "mlp": lambda: (models.mlp(784, 300, 10), torch.randn(4, 784)),

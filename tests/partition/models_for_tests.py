@@ -254,16 +254,18 @@ class Shuffle(nn.Module):
 
 
 class UnitAverage(nn.Module):
-    """The mean over hidden units: cut, it would divide by another number."""
+    """Hidden units divided by their number: cut, that would be another number."""
 
     def __init__(self) -> None:
         super().__init__()
         self.fc1 = nn.Linear(6, 10)
-        self.fc2 = nn.Linear(6, 8)
-        self.fc3 = nn.Linear(8, 1)
+        self.fc2 = nn.Linear(10, 3)
+        self.fc3 = nn.Linear(3, 4)
+        self.fc4 = nn.Linear(4, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.relu(self.fc1(x)).mean(1, keepdim=True) + self.fc3(torch.relu(self.fc2(x)))
+        x = torch.sigmoid(self.fc1(x))
+        return self.fc4(torch.relu(self.fc3(self.fc2(x / x.shape[1]))))
 
 
 class SquareResidual(nn.Module):

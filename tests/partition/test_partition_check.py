@@ -21,8 +21,9 @@ def test_a_channel_shuffle_with_old_sizes_is_left_whole_and_the_rest_is_cut() ->
 
 def test_an_average_over_units_is_left_whole() -> None:
     cut = plan(models.UnitAverage(), torch.randn(4, 6))
-    assert [group.name for group in cut.groups] == ["fc2"]
-    assert cut.uncut["fc1"]
+    assert "fc1" not in [group.name for group in cut.groups]
+    with pytest.raises(PartitionError, match="fc1: the cut layer computes something else"):
+        plan(models.UnitAverage(), torch.randn(4, 6), include=["fc1"])
 
 
 def test_a_wrong_axis_is_noticed() -> None:
@@ -73,10 +74,15 @@ def test_a_wrong_gradient_is_noticed_where_the_outputs_agree() -> None:
 
 def test_a_zero_initialised_layer_hides_nothing() -> None:
     model = models.UnitAverage()
-    for layer in (model.fc1, model.fc2, model.fc3):
-        nn.init.zeros_(layer.weight)
-        nn.init.zeros_(layer.bias)
-    assert [group.name for group in plan(model, torch.randn(4, 6)).groups] == ["fc2"]
+    for parameter in model.parameters():
+        nn.init.zeros_(parameter)
+    assert "fc1" not in [group.name for group in plan(model, torch.randn(4, 6)).groups]
+
+
+def test_a_layer_that_passes_nothing_on_hides_nothing() -> None:
+    model = models.UnitAverage()
+    nn.init.constant_(model.fc3.bias, -100.0)
+    assert "fc1" not in [group.name for group in plan(model, torch.randn(4, 6)).groups]
 
 
 def test_a_model_that_casts_to_float32_is_checked_in_float32() -> None:

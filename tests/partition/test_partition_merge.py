@@ -93,12 +93,6 @@ def test_a_submodel_has_the_size_of_its_mask(kind) -> None:
             assert additive.tolist() == expected
 
 
-def test_resnet18_cells_hold_less_than_thirty_per_cent_at_four_cells() -> None:
-    cut = plan(models.ResNet(), models.images(3, 16))
-    for part in draw_evenly(cut, 4):
-        assert num_parameters(part) < 0.3 * 11_173_962
-
-
 widths = st.lists(st.integers(4, 12), min_size=3, max_size=6)
 
 
@@ -208,11 +202,10 @@ def test_every_dtype_comes_back_as_it_was(dtype) -> None:
 def test_a_mean_over_many_cells_in_half_precision_is_not_lost_to_rounding() -> None:
     cut = plan(models.mlp(2, 3), torch.randn(4, 2), scheme="none")
     state = {"0.weight": torch.zeros(3, 2, dtype=torch.float16)}
-    submodels = draw(cut, np.zeros((2000, 0), dtype=np.int64), np.random.default_rng(0))
-    parts = [
-        (p, {"0.weight": torch.full((3, 2), k % 2, dtype=torch.float16)}) for k, p in enumerate(submodels)
-    ]
-    assert torch.allclose(merge(state, parts)["0.weight"].float(), torch.tensor(0.5), atol=1e-3)
+    (part,) = draw(cut, np.zeros((1, 0), dtype=np.int64), np.random.default_rng(0))
+    ones, zeros = ({"0.weight": torch.full((3, 2), value, dtype=torch.float16)} for value in (1.0, 0.0))
+    merged = merge(state, [(part, ones)] * 10 + [(part, zeros)] * 9_990)
+    assert torch.allclose(merged["0.weight"].float(), torch.tensor(1e-3), rtol=1e-2)
 
 
 def test_merge_changes_neither_the_old_state_nor_the_parts() -> None:
