@@ -115,6 +115,54 @@ def quickstart(
 
 
 @app.command()
+def plan(
+    network: Annotated[
+        str,
+        typer.Argument(
+            metavar="NETWORK", help="A NETWORK.toml, a profile (uniform, paper), a configuration or a preset."
+        ),
+    ],
+    model: Annotated[
+        str | None, typer.Option(help="mlp, lenet5, resnet18 or package.module:factory (default: mlp).")
+    ] = None,
+    settings: Set = [],  # noqa: B006
+    draws: Annotated[
+        int | None, typer.Option(min=1, help="Rounds to average over (default: 200, fewer above 200 cells).")
+    ] = None,
+    vary: Annotated[
+        str | None, typer.Option(metavar="KEY=A,B,C", help="Also plan each value, such as cells=2,4,6,8.")
+    ] = None,
+    input_shape: Annotated[
+        str | None, typer.Option(help="A sample's shape, such as 1,28,28 (default: the data set's).")
+    ] = None,
+    classes: Annotated[
+        int | None, typer.Option(min=1, help="Number of classes (default: the data set's).")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Also draw the plan to this HTML file.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Submodel sizes and seconds a round on a network, uniform and optimised; no training."""
+    from histfl.experiments.planning import PlanRequest, make_plan, parse_shape
+    from histfl.experiments.planning_report import draw_plan, plan_sentences, plan_tables
+
+    shape = None if input_shape is None else parse_shape(input_shape)
+    planning = make_plan(PlanRequest(network, model, tuple(settings), draws, shape, classes), vary)
+    if plot is not None:
+        draw_plan(planning, plot)
+    if as_json:
+        _print_json(planning.as_json())
+        return
+    console = Console()
+    about, worth = plan_sentences(planning.plan)
+    console.print(about, highlight=False)
+    for table in plan_tables(planning):
+        console.print(table)
+    console.print(worth, highlight=False)
+    if plot is not None:
+        console.print(f"drawn to {plot}", soft_wrap=True, highlight=False)
+
+
+@app.command()
 def doctor(as_json: Json = False) -> None:
     """What this machine offers: versions, devices, data sets."""
     from histfl.experiments.doctor import examine

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from histfl.network import Network
-from histfl.sizing.costs import AffineCost, AirCompCost, Cost
+from histfl.sizing.costs import AffineCost, AirCompCost
 from histfl.training import CellSchedule, Uplink
 from histfl.training.jobs import CellLink
 from histfl.wireless.over_the_air import OverTheAir
@@ -16,7 +16,7 @@ from histfl.wireless.uplinks import Ideal
 
 def uplink_cost(
     uplink: Uplink, network: Network, schedules: Sequence[CellSchedule], links: Sequence[CellLink]
-) -> Cost:
+) -> AffineCost | AirCompCost:
     """Seconds a global round takes in every cell, by its submodel's size.
 
     Computing and orthogonal uplinks take time in proportion to the size, so one measured size tells all;
