@@ -109,3 +109,15 @@ def test_dropout_does_not_disturb_the_check() -> None:
             return self.fc2(F.dropout(torch.relu(self.fc1(x)), 0.5, self.training))
 
     assert plan(Dropping(), torch.randn(4, 5)).groups
+
+
+def test_a_wrong_order_in_a_new_norm_is_noticed_although_its_entries_are_all_equal() -> None:
+    model = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+    right = next(group for group in discover(model, torch.randn(4, 5)) if group.name == "0")
+    axes = [
+        CutAxis(cut.parameter, cut.axis, cut.unit.flip(0) if cut.parameter == "1.weight" else cut.unit)
+        for cut in right.axes
+    ]
+    bench = Bench.of(model, torch.randn(4, 5))
+    assert not bench.difference([right])
+    assert bench.difference([UnitGroup("0", 8, tuple(axes))])

@@ -102,6 +102,15 @@ def test_lora_cuts_the_rank_alone_and_leaves_the_frozen_base_whole() -> None:
     assert cut.replicated_parameters == 0
 
 
+def test_units_of_frozen_parameters_alone_are_not_cut() -> None:
+    model = models.mlp(4, 60, 5, 2)
+    model[0].requires_grad_(False)
+    model[2].requires_grad_(False)
+    cut = plan(model, torch.randn(3, 4))
+    assert [group.name for group in cut.groups] == ["2"]
+    assert cut.uncut["0"] == "it holds no trainable parameter"
+
+
 @pytest.mark.parametrize("own", [True, False])
 def test_of_a_transformer_the_mlps_are_cut_and_attention_is_left_whole(own: bool) -> None:
     cut = plan(models.Transformer(own), models.tokens())
