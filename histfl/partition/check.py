@@ -27,7 +27,7 @@ from histfl.partition.units import State, UnitGroup
 # Relative to the largest entry. A model that casts to float32 by itself agrees to float32 rounding.
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3}
 
-_ATTEMPTS = 5  # at parameters with which every cut layer has a say in the output; ReLUs may be all off
+_ATTEMPTS = 5  # to find parameters with which every cut layer has a say in the output
 
 
 @dataclass(frozen=True)
@@ -142,15 +142,11 @@ class Bench:
 
 
 def _varied(value: torch.Tensor, attempt: int) -> torch.Tensor:
-    """The value itself at first, but random where all entries are equal (zero LoRA factors, new norms).
-
-    Later attempts have noise of the value's size in its place, so that a layer that passes nothing on
-    with the values it has may pass something on.
-    """
-    if not value.numel() or (attempt == 0 and bool(value.min() != value.max())):
+    """The value itself at first; in later attempts noise of its size, so that zeros and dead ReLUs wake up."""
+    if attempt == 0 or not value.numel():
         return value
-    noise = torch.randn(value.shape, generator=torch.Generator().manual_seed(2 + attempt)).to(value)
-    return value + 0.1 * noise if attempt == 0 else (value.square().mean().sqrt() + 0.1) * noise
+    noise = torch.randn(value.shape, generator=torch.Generator().manual_seed(attempt)).to(value)
+    return (value.square().mean().sqrt() + 0.1) * noise
 
 
 def _cast(dtype: torch.dtype, value: torch.Tensor) -> torch.Tensor:
