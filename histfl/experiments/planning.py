@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,16 +145,17 @@ def _is_configuration(source: str) -> bool:
 def _full_key(key: str) -> str:
     if "." in key:
         return key
-    sections = [
-        name
-        for name, field in Config.model_fields.items()
-        if key in getattr(field.annotation, "model_fields", {})
-    ]
-    if len(sections) != 1:
-        places = ", ".join(f"{section}.{key}" for section in sections)
-        hint = f"write one of {places}" if sections else "write it as section.key, for example network.cells"
-        raise UsageError(f"--vary {key}: {hint}")
-    return f"{sections[0]}.{key}"
+    keys = {
+        name: getattr(field.annotation, "model_fields", {}) for name, field in Config.model_fields.items()
+    }
+    sections = [name for name, fields in keys.items() if key in fields]
+    if len(sections) == 1:
+        return f"{sections[0]}.{key}"
+    if sections:
+        raise UsageError(f"--vary {key}: write one of {', '.join(f'{each}.{key}' for each in sections)}")
+    near = difflib.get_close_matches(key, [name for fields in keys.values() for name in fields], n=1)
+    hint = f"did you mean {near[0]!r}?" if near else "write it as section.key, for example network.cells"
+    raise UsageError(f"--vary {key}: no setting has this name; {hint}")
 
 
 def parse_shape(text: str) -> tuple[int, ...]:

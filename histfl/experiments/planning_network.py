@@ -103,7 +103,6 @@ class NetworkPlan:
         return len(self.clients_per_cell)
 
     def as_json(self) -> dict[str, Any]:
-        best = self.cells.get("optimised")
         cells = {name: self.cells[name].as_json() if name in self.cells else None for name in ARMS[1:]}
         return {
             "model": self.cut.name,
@@ -118,15 +117,17 @@ class NetworkPlan:
                 for name, chosen in self.cells.items()
             },
             **self.answer_json(),
-            "certificate": best and {"lower_bound": best.sizes.bound, "gap": best.sizes.gap},
         }
 
     def answer_json(self) -> dict[str, Any]:
+        """The plan without its cells."""
+        best = self.cells.get("optimised")
         return {
             "seconds_per_round": dict(self.seconds_per_round),
             "cap": self.cap,
             "feasible": self.obstacle is None,
             "obstacle": self.obstacle,
+            "certificate": best and {"lower_bound": best.sizes.bound, "gap": best.sizes.gap},
         }
 
 

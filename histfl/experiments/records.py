@@ -60,6 +60,7 @@ def round_record(
         },
         "submodel_parameters": outcome.parameters.tolist(),
         "units": outcome.choice.counts.tolist(),
+        "cap": outcome.choice.cap,
         "updates_sent": sum(sent),
         "updates_lost": sum(sent) - sum(len(c) for s in outcome.schedules for c in s.arrived),
         "edge_error": sum(result.edge_error for result in outcome.results) / len(outcome.results),

@@ -25,11 +25,14 @@ def size_policy(
     """The policy that `method.sizes` names, over the units of `plan` that are not shared."""
     counts_for = _counts(settings, plan, network.num_cells, shared)
     held = shared_units(plan, shared)
+    capped = settings.sizes in ("optimised", "proportional") and plan.groups
+    cap = settings.cap if capped else None
 
     def choose(schedules: Sequence[CellSchedule], links: Sequence[CellLink]) -> SizeChoice:
         cost = uplink_cost(uplink, network, schedules, links)
         counts = counts_for(cost)
-        return SizeChoice(counts, float(cost.seconds(plan.sizes(counts + held)).max()))
+        seconds = float(cost.seconds(plan.sizes(counts + held)).max())
+        return SizeChoice(counts, seconds, cap)
 
     return choose
 

@@ -22,10 +22,12 @@ from histfl.training.participation import CellSchedule, Participation
 
 @dataclass(frozen=True)
 class SizeChoice:
-    """The units [cell, group] of a round's submodels, and the seconds that the choice promises."""
+    """The units [cell, group] of a round's submodels, the seconds that the choice promises, and the cap it
+    kept: no cell holds more than cap / num_cells of a group (None: it looked at no cap)."""
 
     counts: Ints
     predicted_seconds: float | None = None
+    cap: float | None = None
 
 
 SizePolicy = Callable[[Sequence[CellSchedule], Sequence[CellLink]], SizeChoice]
