@@ -163,6 +163,34 @@ def plan(
 
 
 @app.command()
+def bound(
+    folder: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A run's folder, with theory.every set.")],
+    plot: Annotated[
+        Path | None, typer.Option(help="Also draw the terms over the rounds to this HTML file.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """What the convergence theorem says of a run, term by term, on its own constants."""
+    from histfl.experiments.bound import bound_of
+    from histfl.experiments.bound_page import draw_bound, sentences, tables
+
+    found = bound_of(folder)
+    if plot is not None:
+        draw_bound(found, plot)
+    if as_json:
+        _print_json(found.as_json())
+        return
+    console = Console()
+    for table in tables(found):
+        console.print(table)
+        console.print()
+    for sentence in sentences(found):
+        console.print(sentence, highlight=False, markup=False)
+    if plot is not None:
+        console.print(f"drawn to {plot}", soft_wrap=True, highlight=False)
+
+
+@app.command()
 def doctor(as_json: Json = False) -> None:
     """What this machine offers: versions, devices, data sets."""
     from histfl.experiments.doctor import examine

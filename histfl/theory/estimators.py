@@ -68,9 +68,10 @@ class Estimates:
     client_divergence: tuple[float, ...]  # [cell], mean over its clients of ||grad F_i - grad f_j||^2
     gradient_variance: tuple[float, ...]  # [cell], mean over its clients of sigma_i^2 (Assumption 4)
     smoothness: float  # L (Assumption 2)
-    model_norm: float  # ||x||^2, over the trained parameters
+    model_norm: float  # ||x||^2
+    parameters: int  # d, the entries of x: the trained parameters
 
-    def as_record(self) -> dict[str, float | list[float]]:
+    def as_record(self) -> dict[str, float | int | list[float]]:
         """Plain numbers and lists, as they are written."""
         values = dataclasses.asdict(self)
         return {name: list(x) if isinstance(x, tuple) else x for name, x in values.items()}
@@ -113,6 +114,7 @@ def estimate(
         gradient_variance=tuple(variances),
         smoothness=max(largest_curvature(objective, batch) for batch in _whole(task, round, chosen)),
         model_norm=math.fsum(x.double().square().sum().item() for x in objective.trained.values()),
+        parameters=sum(x.numel() for x in objective.trained.values()),
     )
     _check_finite(estimates, round)
     return estimates
