@@ -234,7 +234,7 @@ def test_frozen_parameters_are_not_part_of_x() -> None:
     case = make_case(model=model)
     trained = sum(x.square().sum().item() for name, x in case.state.items() if name.startswith("2"))
     assert case.estimate().model_norm == pytest.approx(trained)
-    assert case.gradients().shape[1] == 15
+    assert case.estimate().parameters == case.gradients().shape[1] == 15
 
 
 def exact_hessian(case: Case, batch: Batch) -> torch.Tensor:
