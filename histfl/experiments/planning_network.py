@@ -153,13 +153,13 @@ def cut_model(
     seeds = Seeds(config.training.seed)
     settings = config.model
     model = build_model(settings.name, settings.options, shape, num_classes, seed=seeds.key("model"))
-    generator = seeds.torch("example")
-    cut = plan(
-        model,
-        torch.randn(2, *shape, generator=generator, dtype=next(model.parameters()).dtype),
-        include=config.method.include,
-        exclude=config.method.exclude,
-    )
+    dtype = next((parameter.dtype for parameter in model.parameters()), None)
+    inputs = torch.randn(2, *shape, generator=seeds.torch("example"), dtype=dtype)
+    try:
+        cut = plan(model, inputs, include=config.method.include, exclude=config.method.exclude)
+    except PartitionError as error:
+        planned = "x".join(map(str, shape))
+        raise PartitionError(f"{error} (inputs here: {planned}; --input-shape gives others)") from None
     shared = config.method.shared if method.overlapping else 0.0
     return CutModel(settings.name, cut_layers(cut, shared), shared_units(cut, shared), cut.num_parameters)
 
