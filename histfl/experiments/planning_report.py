@@ -163,8 +163,8 @@ def _add_bars(figure: go.Figure, plan: NetworkPlan) -> None:
                 width=0.4,
                 name=f"{name}: {part}",
                 marker_color=colour,
-                customdata=parameters,
-                hovertemplate="%{y:.4g} s, %{customdata:.0f} parameters",
+                customdata=np.stack([height, parameters], axis=1),  # y counts from the base
+                hovertemplate="%{customdata[0]:.4g} s, %{customdata[1]:.0f} parameters",
             )
             figure.add_trace(bar, row=1, col=1)
         figure.add_hline(
