@@ -43,7 +43,7 @@ class Sampling:
     cells: int = 20
     clients_per_cell: int = 20
     curvature_clients: int = 4
-    curvature_samples: int = 500
+    curvature_samples: int = 200
 
     def __post_init__(self) -> None:
         for name, least in (("cells", 2), ("clients_per_cell", 2)):

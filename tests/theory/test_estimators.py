@@ -59,14 +59,21 @@ class Exact:
 
     @classmethod
     def of(cls, case: Case) -> Exact:
+        variances = [[batch_variance(case, i) for i in cell] for cell in clients_of(case.network)]
+        return replace(
+            cls.of_whole_batches(case), gradient_variance=np.array([np.mean(v) for v in variances])
+        )
+
+    @classmethod
+    def of_whole_batches(cls, case: Case) -> Exact:
+        """Every batch is the client's whole data, so that gradients have no noise."""
         cells = np.split(case.gradients(), case.network.offsets[1:-1])
         means = np.stack([cell.mean(axis=0) for cell in cells])
-        variances = [[batch_variance(case, i) for i in cell] for cell in clients_of(case.network)]
         return cls(
             gradient_norm=float((means.mean(axis=0) ** 2).sum()),
             cell_divergence=float(((means - means.mean(axis=0)) ** 2).sum(axis=1).mean()),
             client_divergence=np.array([((c - c.mean(axis=0)) ** 2).sum(axis=1).mean() for c in cells]),
-            gradient_variance=np.array([np.mean(cell) for cell in variances]),
+            gradient_variance=np.zeros(len(cells)),
         )
 
 
@@ -187,15 +194,11 @@ def test_whole_batches_of_all_clients_give_the_exact_values(
     clients: list[int], epochs: int, seed: int
 ) -> None:
     case = make_case(tuple(clients), batch_size=epochs * SAMPLES, seed=seed)
-    exact, ours = Exact.of(replace(case, task=_whole_batches(case.task))), case.estimate()
+    exact, ours = Exact.of_whole_batches(case), case.estimate()
     assert ours.gradient_norm == pytest.approx(exact.gradient_norm, rel=1e-9, abs=1e-12)
     assert ours.cell_divergence == pytest.approx(exact.cell_divergence, rel=1e-9, abs=1e-12)
     np.testing.assert_allclose(ours.client_divergence, exact.client_divergence, rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(ours.gradient_variance, 0, atol=1e-12)
-
-
-def _whole_batches(task: Task) -> Task:
-    return replace(task, local=replace(task.local, batch_size=SAMPLES))
+    np.testing.assert_allclose(ours.gradient_variance, exact.gradient_variance, atol=1e-12)
 
 
 def test_loss_and_model_norm_are_those_of_the_full_model() -> None:
@@ -235,6 +238,15 @@ def test_frozen_parameters_are_not_part_of_x() -> None:
     trained = sum(x.square().sum().item() for name, x in case.state.items() if name.startswith("2"))
     assert case.estimate().model_norm == pytest.approx(trained)
     assert case.estimate().parameters == case.gradients().shape[1] == 15
+
+
+def test_batch_statistics_are_those_of_the_batch() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 3))
+    case = make_case(batch_size=SAMPLES, model=model)
+    ours, exact = case.estimate(), Exact.of_whole_batches(case)
+    assert ours.gradient_norm == pytest.approx(exact.gradient_norm)
+    assert ours.cell_divergence == pytest.approx(exact.cell_divergence)
+    assert ours.smoothness > 0
 
 
 def exact_hessian(case: Case, batch: Batch) -> torch.Tensor:
