@@ -143,7 +143,7 @@ def plan(
 ) -> None:
     """Submodel sizes and seconds a round on a network, uniform and optimised; no training."""
     from histfl.experiments.planning import PlanRequest, make_plan, parse_shape
-    from histfl.experiments.planning_report import draw_plan, plan_sentences, plan_tables
+    from histfl.experiments.planning_report import about_sentence, draw_plan, plan_tables, worth_sentences
 
     shape = None if input_shape is None else parse_shape(input_shape)
     planning = make_plan(PlanRequest(network, model, tuple(settings), draws, shape, classes), vary)
@@ -153,11 +153,11 @@ def plan(
         _print_json(planning.as_json())
         return
     console = Console()
-    about, worth = plan_sentences(planning.plan)
-    console.print(about, highlight=False)
+    console.print(about_sentence(planning.plan), highlight=False)
     for table in plan_tables(planning):
         console.print(table)
-    console.print(worth, highlight=False)
+    for sentence in worth_sentences(planning):
+        console.print(sentence, highlight=False)
     if plot is not None:
         console.print(f"drawn to {plot}", soft_wrap=True, highlight=False)
 

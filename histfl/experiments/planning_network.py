@@ -161,6 +161,8 @@ def cut_model(
         planned = "x".join(map(str, shape))
         raise PartitionError(f"{error} (inputs here: {planned}; --input-shape gives others)") from None
     shared = config.method.shared if method.overlapping else 0.0
+    if (shared_units(cut, shared) == cut.units).any():
+        raise UsageError(f"method.shared = {shared:g}: a layer is shared whole and nothing is left to size")
     return CutModel(settings.name, cut_layers(cut, shared), shared_units(cut, shared), cut.num_parameters)
 
 

@@ -33,8 +33,8 @@ def plan_tables(planning: Planning) -> list[Table]:
     return [*tables, _variation_table(planning.variation)] if planning.variation else tables
 
 
-def plan_sentences(plan: NetworkPlan) -> tuple[str, str]:
-    """What is planned, and what the answer is worth."""
+def about_sentence(plan: NetworkPlan) -> str:
+    """What is planned."""
     layers = plan.cut.layers
     cut = ", ".join(
         f"{name} ({units} units of {weight})"
@@ -42,18 +42,32 @@ def plan_sentences(plan: NetworkPlan) -> tuple[str, str]:
     )
     if layers.num_layers > NAMED_LAYERS:
         cut = f"{layers.num_layers} layers ({layers.units.sum()} units)"
-    about = (
+    return (
         f"{plan.num_cells} cells, {plan.clients_per_cell.sum()} clients; {plan.cut.name}: "
         f"{plan.cut.parameters} parameters, cut: {cut}; cap {plan.cap:g}; mean of {plan.draws} draws"
     )
+
+
+def worth_sentences(planning: Planning) -> list[str]:
+    """How good the sizes are, and why there are none where there are none."""
+    plan, variation = planning.plan, planning.variation
     best = plan.cells.get("optimised")
     if best is None:
-        return about, f"not feasible: {plan.obstacle}"
-    return about, (
-        f"certificate ({plan.uplink}): with these optimised sizes the slowest cell takes "
-        f"{best.sizes.seconds.max():.5g} s on average; no sizes within the cap take less than "
-        f"{best.sizes.bound:.5g} s (gap {best.sizes.gap:.2%})"
-    )
+        sentences = [f"not feasible: {plan.obstacle}"]
+    else:
+        sentences = [
+            f"certificate ({plan.uplink}): with these optimised sizes the slowest cell takes "
+            f"{best.sizes.seconds.max():.5g} s on average; no sizes within the cap take less than "
+            f"{best.sizes.bound:.5g} s (gap {best.sizes.gap:.2%})"
+        ]
+    if variation is not None:
+        points = zip(variation.values, variation.plans, strict=True)
+        sentences += [
+            f"{variation.setting} = {value} is not feasible: {point.obstacle}"
+            for value, point in points
+            if point.obstacle is not None
+        ]
+    return sentences
 
 
 def groups_by_speed(plan: NetworkPlan, most: int) -> list[Ints]:

@@ -17,7 +17,7 @@ from histfl.cli import main
 from histfl.errors import UsageError
 from histfl.experiments.planning import Planning, PlanRequest, make_plan
 from histfl.experiments.planning_network import CutModel, cut_model, plan_network
-from histfl.experiments.planning_report import draw_plan, groups_by_speed, plan_sentences, plan_tables
+from histfl.experiments.planning_report import draw_plan, groups_by_speed, plan_tables, worth_sentences
 
 # Seconds a global round, 60 clients, H = 20, E = 5, 10 MHz; computed beforehand with another program.
 REFERENCE = {  # cells: oma hfedavg, uniform, optimised; aircomp hfedavg, uniform, optimised
@@ -217,20 +217,27 @@ def test_fewer_draws_with_many_cells(two_cells: Path) -> None:
 
 
 def test_infeasible_sizes_are_an_answer_in_numbers(
-    two_cells: Path, capsys: pytest.CaptureFixture[str]
+    two_cells: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plan = make_plan(tiny_request(two_cells, "model.hidden=11", "method.cap=1.05")).plan
-    answer = plan.as_json()
+    planning = make_plan(tiny_request(two_cells, "model.hidden=11", "method.cap=1.05"))
+    answer = planning.as_json()
     assert answer["feasible"] is False
     assert answer["cells"]["optimised"] is answer["certificate"] is None
     assert answer["seconds_per_round"]["oma.optimised"] is None
     assert answer["seconds_per_round"]["oma.uniform"] > 0
     assert "11 units do not fit 2 cells of at most 5 each" in answer["obstacle"]
-    assert "at least 1.091" in plan_sentences(plan)[1]
+    assert "at least 1.091" in worth_sentences(planning)[0]
     assert make_plan(tiny_request(two_cells, "model.hidden=11", "method.cap=1.091")).plan.obstacle is None
-    code, out, _ = call(capsys, "uniform", "--set", "model.hidden=3", "--draws", 1, "--vary", "cells=3,4")
+    page = tmp_path / "plan.html"
+    code, out, _ = call(
+        capsys, "uniform", "--set", "model.hidden=3", "--draws", 1, "--vary", "cells=3,5", "--plot", page
+    )
+    text = " ".join(out.split())
     assert code == 0
-    assert "'fc1' has 3 units for 4 cells; use at most 3 cells" in " ".join(out.split())
+    assert "not feasible: layer 'fc1' has 3 units for 4 cells; use at most 3 cells" in text
+    assert "network.cells = 5 is not feasible: layer 'fc1' has 3 units for 5 cells" in text
+    assert "network.cells = 3" not in text
+    assert page.exists()
 
 
 @pytest.mark.parametrize(
@@ -246,6 +253,7 @@ def test_infeasible_sizes_are_an_answer_in_numbers(
         (["paper", "--vary", "name=2"], "model.name, data.name"),
         (["paper", "--vary", "cells=61"], "60 clients cannot fill 61 cells"),
         (["paper", "--set", "method.name=ist"], "sizes do not add up"),
+        (["paper", "--set", "method.name=overlap", "--set", "method.shared=1.0"], "nothing is left to size"),
         (["paper", "--set", "data.name=mine:data"], "--input-shape 1,28,28 --classes 10"),
         (["paper", "--draws", "0"], "--draws"),
     ],
