@@ -253,7 +253,7 @@ def _drawn_costs(
 ) -> Iterator[dict[str, AffineCost | AirCompCost]]:
     """The costs of each drawn round, by uplink."""
     names = {"oma": _orthogonal(config), "aircomp": "aircomp", "compute": "ideal"}
-    uplinks = {key: build_uplink(with_uplink(config, name), parameters) for key, name in names.items()}
+    uplinks = {key: build_uplink(_with_uplink(config, name), parameters) for key, name in names.items()}
     participants = config.network.participants
     participation = Participation(per_cell=None if participants == "all" else participants)
     seeds = Seeds(config.training.seed)
@@ -273,7 +273,7 @@ def _drawn_costs(
         yield {"oma": uplink_cost(uplinks["oma"], network, schedules, links), **undrawn}
 
 
-def with_uplink(config: Config, name: str) -> Config:
+def _with_uplink(config: Config, name: str) -> Config:
     return config.model_copy(update={"uplink": config.uplink.model_copy(update={"name": name})})
 
 
