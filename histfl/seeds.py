@@ -8,6 +8,8 @@ the same batches, and a resumed run equals an uninterrupted one.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,6 +56,19 @@ def random_bits(key: int, *coordinates: torch.Tensor) -> torch.Tensor:
 def random_uniform(key: int, *coordinates: torch.Tensor) -> torch.Tensor:
     """Float64 uniform in [0, 1) for every point of broadcast integer coordinates."""
     return _shift_right(random_bits(key, *coordinates), 11).to(torch.float64) * 2.0**-53
+
+
+@contextmanager
+def lent_to_layers(key: int, device: torch.device) -> Iterator[None]:
+    """Dropout and initialisers draw from torch's global generators: lend them a stream for a while.
+
+    Afterwards the global generators are as they were.
+    """
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.default_generator.manual_seed(key)  # torch.manual_seed formats a stack trace at every call
+        if device.type == "cuda":
+            torch.cuda.manual_seed(key)
+        yield
 
 
 def _mix(bits: torch.Tensor) -> torch.Tensor:

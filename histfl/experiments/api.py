@@ -52,7 +52,8 @@ def train(
     a table of that section. `loss(outputs, targets)` is the mean over the batch. With `out`, the run is
     kept in that folder and can be resumed; `on_round` is called with every round's record.
     """
-    train_data, test_data = as_tensor_data(train_set), as_tensor_data(test_set)
+    train_data = as_tensor_data(train_set)
+    test_data = as_tensor_data(test_set, class_names=train_data.class_names)
     sections: dict[str, dict[str, Any]] = {
         "model": {"name": type(model).__name__},
         "data": {"name": "custom"},

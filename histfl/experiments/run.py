@@ -72,7 +72,7 @@ def execute(
 
 def _execute(experiment: Experiment, folder: RunFolder | None, on_round: OnRound | None) -> Run:
     config, model = experiment.config, experiment.model
-    state: State = {name: tensor.detach() for name, tensor in model.named_parameters()}
+    state: State = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
     records: list[Record] = []
     wall_before = 0.0
     if folder is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ def mlp(input_shape: Sequence[int], num_classes: int, hidden: int | Sequence[int
     """Flatten, hidden layers with ReLU, output layer: 784-300-10 has 238,510 parameters."""
     widths = [math.prod(input_shape), *([hidden] if isinstance(hidden, int) else hidden)]
     layers: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
-    for number, (inputs, outputs) in enumerate(zip(widths, widths[1:], strict=False), start=1):
+    for number, (inputs, outputs) in enumerate(itertools.pairwise(widths), start=1):
         layers[f"fc{number}"] = nn.Linear(inputs, outputs)
         layers[f"relu{number}"] = nn.ReLU()
     layers["output"] = nn.Linear(widths[-1], num_classes)

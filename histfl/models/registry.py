@@ -14,6 +14,7 @@ from torch import nn
 from histfl.errors import UsageError
 from histfl.models.convolutional import lenet5, resnet18
 from histfl.models.dense import mlp
+from histfl.seeds import lent_to_layers
 
 MODELS: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "lenet5": lenet5, "resnet18": resnet18}
 
@@ -27,8 +28,7 @@ def build_model(
     """
     factory = MODELS.get(name) or import_factory(name, kind="model", known=list(MODELS))
     offered = {"input_shape": tuple(input_shape), "num_classes": num_classes}
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with lent_to_layers(seed, torch.device("cpu")):
         model = call_factory(factory, options, offered, place=f"model {name!r}")
     if not isinstance(model, nn.Module):
         raise UsageError(f"model {name!r} returned {type(model).__name__}; it must return a torch.nn.Module")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch.func import functional_call
 
 from histfl.partition import State
+from histfl.seeds import lent_to_layers
 from histfl.training import Task
 
 
@@ -44,7 +43,7 @@ class Objective:
         task = self.task
         device = task.data.inputs.device
         samples = batch.samples.to(device)
-        with _random_layers(device, batch.layers_seed):
+        with lent_to_layers(batch.layers_seed, device):
             outputs = functional_call(
                 task.model, {**self.trained, **self.constants}, (task.data.inputs[samples],)
             )
@@ -55,13 +54,3 @@ class Objective:
         value = self.loss(batch)
         gradients = torch.autograd.grad(value, tuple(self.trained.values()), materialize_grads=True)
         return value.item(), torch.cat([gradient.reshape(-1) for gradient in gradients]).double()
-
-
-@contextmanager
-def _random_layers(device: torch.device, seed: int) -> Iterator[None]:
-    """Dropout and other random layers draw from torch's global generator: lend them a named stream."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed formats a stack for every call
-        if device.type == "cuda":
-            torch.cuda.manual_seed(seed)
-        yield

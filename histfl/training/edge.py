@@ -1,4 +1,4 @@
-"""Edge aggregation (HIST Eq. (5)) and one cell's global round, in its plainest form."""
+"""Edge aggregation (HIST Eq. (6)) and one cell's global round, in its plainest form."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 import torch
 
 from histfl.partition import State
+from histfl.seeds import lent_to_layers
 from histfl.training.batches import client_batches
 from histfl.training.jobs import CellJob, CellResult
 from histfl.training.local import client_steps
@@ -66,9 +67,7 @@ def _train_clients(
         )
         indices = samples[positions].to(device)
         batches = ((task.data.inputs[step], task.data.targets[step]) for step in indices)
-        # Dropout and other random layers draw from torch's global generator: lend them a named stream.
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            torch.manual_seed(task.seeds.key("layers", job.round, edge_round, client))
+        with lent_to_layers(task.seeds.key("layers", job.round, edge_round, client), device):
             final, loss = client_steps(
                 task.model, state, job.constants, batches, loss=task.loss, training=task.local
             )

@@ -1,4 +1,4 @@
-"""A client's local steps on its submodel (HIST Eq. (4))."""
+"""A client's local steps on its submodel (HIST Eq. (5))."""
 
 from __future__ import annotations
 
