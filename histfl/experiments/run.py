@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,8 @@ from torch import nn
 
 from histfl.errors import DivergedError
 from histfl.experiments.build import Experiment
+from histfl.experiments.config import Config
+from histfl.experiments.pictures import pictures
 from histfl.experiments.records import Record, round_record, summarise
 from histfl.experiments.store import Checkpoint, RunFolder
 from histfl.network.network import Floats
@@ -33,6 +35,8 @@ class Run:
     records: list[Record]
     summary: Record
     model: nn.Module
+    config: Config
+    pictures: Record = field(repr=False)
     folder: Path | None = None
 
     def column(self, name: str) -> Floats:
@@ -114,10 +118,12 @@ def _execute(experiment: Experiment, folder: RunFolder | None, on_round: OnRound
     _load(model, state)
     _calibrate(experiment)
     summary = summarise(config, records, about=experiment.about, wall_seconds=wall_seconds())
+    drawn = pictures(experiment, records[-1])
     if folder is not None:
         folder.save_model(model.state_dict())
+        folder.save_pictures(drawn)
         folder.save_summary(summary)
-    return Run(records, summary, model, folder.path if folder else None)
+    return Run(records, summary, model, config, drawn, folder.path if folder else None)
 
 
 def _theory(experiment: Experiment, state: State, round: int) -> Record:

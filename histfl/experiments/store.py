@@ -4,6 +4,7 @@ config.toml             every key of the configuration
 rounds.jsonl            one record a global round; no clock time in it, so that reruns compare equal
 checkpoint.safetensors  the global model after the last whole round
 model.safetensors       the trained model, and
+pictures.json           the last partition and the label mix, bounded, for the report, and
 summary.json            the answer, once all rounds are done
 """
 
@@ -52,6 +53,7 @@ class RunFolder:
         self.rounds_path = path / "rounds.jsonl"
         self.checkpoint_path = path / "checkpoint.safetensors"
         self.model_path = path / "model.safetensors"
+        self.pictures_path = path / "pictures.json"
         self.summary_path = path / "summary.json"
 
     @contextmanager
@@ -71,7 +73,7 @@ class RunFolder:
                 if not resume:
                     raise UsageError(f"{self.path} already holds a run; add --resume, or use another --out")
                 self._check_same_run(config)
-            self._write(self.config_path, config.to_toml().encode())
+            write_whole(self.config_path, config.to_toml().encode())
             yield
         finally:
             lock.release()
@@ -122,7 +124,7 @@ class RunFolder:
             )
         if self.rounds_path.exists():
             kept = b"".join(line + b"\n" for line in self.rounds_path.read_bytes().split(b"\n")[:rounds_done])
-            self._write(self.rounds_path, kept)
+            write_whole(self.rounds_path, kept)
         return records
 
     def save_checkpoint(self, checkpoint: Checkpoint, config: Config) -> None:
@@ -134,7 +136,7 @@ class RunFolder:
             "tensors": _digest(tensors),
         }
         data = safetensors.torch.save(tensors, metadata={"format": FORMAT, "about": json.dumps(about)})
-        self._write(self.checkpoint_path, data)
+        write_whole(self.checkpoint_path, data)
 
     def load_checkpoint(self, config: Config, like: Mapping[str, torch.Tensor]) -> Checkpoint | None:
         """The last checkpoint, moved to where `like`'s tensors lie; None before the first one."""
@@ -164,10 +166,13 @@ class RunFolder:
     def save_model(self, state: Mapping[str, torch.Tensor]) -> None:
         """The trained model's parameters and buffers; tied tensors are stored once each, as copies."""
         tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in state.items()}
-        self._write(self.model_path, safetensors.torch.save(tensors))
+        write_whole(self.model_path, safetensors.torch.save(tensors))
+
+    def save_pictures(self, pictures: Record) -> None:
+        write_whole(self.pictures_path, json.dumps(pictures, allow_nan=False).encode())
 
     def save_summary(self, summary: Record) -> None:
-        self._write(self.summary_path, (json.dumps(summary, indent=2, allow_nan=False) + "\n").encode())
+        write_whole(self.summary_path, (json.dumps(summary, indent=2, allow_nan=False) + "\n").encode())
 
     def read_summary(self) -> Record:
         try:
@@ -178,18 +183,18 @@ class RunFolder:
             raise CheckpointError(f"{self.summary_path} is not a run's summary")
         return summary
 
-    def _write(self, path: Path, data: bytes) -> None:
-        """Whole or not at all: a new file takes the old one's name once it is safely on the disk."""
-        unfinished = path.with_name(path.name + ".unfinished")
-        with storage_errors(path):
-            try:
-                with unfinished.open("wb") as file:
-                    file.write(data)
-                    file.flush()
-                    os.fsync(file.fileno())
-                unfinished.replace(path)
-            finally:
-                unfinished.unlink(missing_ok=True)
+def write_whole(path: Path, data: bytes) -> None:
+    """Whole or not at all: a new file takes the old one's name once it is safely on the disk."""
+    unfinished = path.with_name(path.name + ".unfinished")
+    with storage_errors(path):
+        try:
+            with unfinished.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
 
 
 @contextmanager
