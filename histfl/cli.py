@@ -152,7 +152,7 @@ def plan(
     if as_json:
         _print_json(planning.as_json())
         return
-    console = Console()
+    console = _console()
     console.print(about_sentence(planning.plan), highlight=False)
     for table in plan_tables(planning):
         console.print(table)
@@ -180,7 +180,7 @@ def bound(
     if as_json:
         _print_json(found.as_json())
         return
-    console = Console()
+    console = _console()
     for table in tables(found):
         console.print(table)
         console.print()
@@ -202,7 +202,7 @@ def doctor(as_json: Json = False) -> None:
     table = Table("what", "found", box=None)
     for name, value in findings.items():
         table.add_row(name, str(value))
-    Console().print(table)
+    _console().print(table)
 
 
 @data_app.command("list")
@@ -217,7 +217,7 @@ def data_list(as_json: Json = False) -> None:
     table = Table("name", "what it is", "licence", box=None)
     for row in rows:
         table.add_row(*row.values())
-    Console().print(table)
+    _console().print(table)
 
 
 @data_app.command("where")
@@ -265,7 +265,7 @@ def data_show(
         _print_json(mix.as_json())
         return
     for table in mix.tables():
-        Console().print(table)
+        _console().print(table)
     if plot is not None:
         typer.echo(f"drawn to {plot}")
 
@@ -321,11 +321,16 @@ def _show(summaries: Mapping[str, Mapping[str, Any]], folder: Path, as_json: obj
     table = Table(*header, box=None)
     for row in rows:
         table.add_row(*row)
-    console = Console()
+    console = _console()
     console.print(table)
     if len(summaries) > 1:
         console.print(answer_sentence({name: dict(summary) for name, summary in summaries.items()}))
     console.print(f"report: {folder / 'report.html'}", soft_wrap=True, highlight=False)
+
+
+def _console() -> Console:
+    """Standard output; a table piped to a file or a pager keeps its width instead of being cut at 80."""
+    return Console() if sys.stdout.isatty() else Console(width=200)
 
 
 def _print_json(value: object) -> None:

@@ -182,7 +182,7 @@ def build(
         ),
         model=model,
         test=test,
-        engine=ENGINES["reference" if engine == "auto" else engine](),
+        engine=choose_engine(engine),
     )
 
 
@@ -230,6 +230,13 @@ def build_channel(settings: UplinkSettings) -> Channel:
     if not callable(getattr(channel, "draw", None)):
         raise UsageError(f"channel {settings.channel!r} has no draw method; see histfl.wireless.Channel")
     return channel
+
+
+def choose_engine(name: str) -> Engine:
+    """`auto` takes the fastest engine that there is."""
+    if name not in ("auto", *ENGINES):
+        raise UsageError(f"--engine {name!r}: use auto, {' or '.join(ENGINES)}")
+    return ENGINES["reference" if name == "auto" else name]()
 
 
 def choose_device(name: str) -> torch.device:

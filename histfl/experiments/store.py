@@ -183,6 +183,7 @@ class RunFolder:
             raise CheckpointError(f"{self.summary_path} is not a run's summary")
         return summary
 
+
 def write_whole(path: Path, data: bytes) -> None:
     """Whole or not at all: a new file takes the old one's name once it is safely on the disk."""
     unfinished = path.with_name(path.name + ".unfinished")
@@ -208,7 +209,7 @@ def storage_errors(path: Path) -> Iterator[None]:
         raise UsageError(f"cannot write {path}: {reason}; use another --out") from error
 
 
-_DISK_FAILURES = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS}
+_DISK_FAILURES = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
 
 
 def _identity(config: Config) -> dict[str, dict[str, Any]]:

@@ -1,0 +1,256 @@
+"""The command line as a user meets it: results, JSON, mistakes."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import SMALL, Answer
+
+Command = Callable[..., Answer]
+
+SUMMARY_KEYS = {
+    "method",
+    "model",
+    "dataset",
+    "split",
+    "cells",
+    "clients",
+    "rounds",
+    "seed",
+    "engine",
+    "device",
+    "parameters",
+    "submodel_parameters",
+    "final_accuracy",
+    "best_accuracy",
+    "megabytes_per_client",
+    "edge_cloud_megabytes",
+    "simulated_seconds",
+    "energy_joules",
+    "to_target",
+    "wall_seconds",
+    "client_steps_per_second",
+    "versions",
+}
+
+
+def test_a_run_leaves_its_folder_and_prints_its_summary(histfl_command: Command, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    answer = histfl_command("run", *SMALL, "--out", out, "--json")
+    assert answer.code == 0
+    summary = answer.json
+    assert summary.keys() >= SUMMARY_KEYS
+    assert summary == json.loads((out / "summary.json").read_text())
+    names = {
+        "config.toml",
+        "rounds.jsonl",
+        "summary.json",
+        "checkpoint.safetensors",
+        "model.safetensors",
+        "report.html",
+    }
+    assert names <= {path.name for path in out.iterdir()}
+    records = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
+    assert [record["round"] for record in records] == [1, 2, 3]
+    assert records[-1]["megabytes_per_client"] == summary["megabytes_per_client"]
+
+
+def test_megabytes_are_what_the_clients_send(histfl_command: Command, tmp_path: Path) -> None:
+    summary = histfl_command("run", *SMALL, "--out", tmp_path / "run", "--json").json
+    # 4 units of 784 + 1 + 10 parameters and the output's 10 biases, in 3 x 2 edge rounds, 4 bytes each.
+    assert summary["submodel_parameters"] == [4 * 795 + 10] * 4
+    assert summary["megabytes_per_client"] == pytest.approx((4 * 795 + 10) * 4 * 6 / 2**20)
+    assert summary["edge_cloud_megabytes"] == pytest.approx(4 * (4 * 795 + 10) * 4 * 3 / 2**20)
+
+
+def test_the_written_configuration_runs_again_to_the_same_numbers(
+    histfl_command: Command, tmp_path: Path
+) -> None:
+    histfl_command("run", *SMALL, "--out", tmp_path / "first")
+    answer = histfl_command(
+        "run", tmp_path / "first" / "config.toml", "--device", "cpu", "--out", tmp_path / "again"
+    )
+    assert answer.code == 0
+    for name in ("rounds.jsonl", "model.safetensors", "config.toml"):
+        assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+
+
+def test_quickstart_compares_hist_with_hfedavg(histfl_command: Command, tmp_path: Path) -> None:
+    answer = histfl_command("quickstart", *SMALL[1:], "--out", tmp_path / "q")
+    assert answer.code == 0
+    assert "hist" in answer.out
+    assert "hfedavg" in answer.out
+    assert "report.html" in answer.out
+    assert (tmp_path / "q" / "report.html").stat().st_size > 10_000
+
+
+def test_a_sweep_runs_the_cross_product_and_resumes(histfl_command: Command, tmp_path: Path) -> None:
+    arguments = [
+        "sweep",
+        *SMALL,
+        "--vary",
+        "method.name=hist,ist",
+        "--vary",
+        "training.seed=1,2",
+        "--out",
+        tmp_path / "s",
+    ]
+    answer = histfl_command(*arguments, "--json")
+    assert answer.code == 0
+    assert len(answer.json) == 4
+    assert {summary["method"] for summary in answer.json.values()} == {"hist", "ist"}
+    again = histfl_command(*arguments, "--json")
+    assert again.code == 2
+    assert "--resume" in again.err
+    resumed = histfl_command(*arguments, "--json", "--resume")
+    for name, summary in resumed.json.items():
+        assert summary["final_accuracy"] == answer.json[name]["final_accuracy"]
+
+
+def test_lenet5_and_its_real_submodel_size(histfl_command: Command, tmp_path: Path) -> None:
+    answer = histfl_command(
+        "run",
+        "lenet5",
+        *SMALL[3:],
+        "--set",
+        "data.name=fashion-mnist-mini",
+        "--set",
+        "training.rounds=1",
+        "--out",
+        tmp_path / "r",
+        "--json",
+    )
+    assert answer.code == 0, answer.err
+    # 30 of 120 neurons; convolutions (2,572), fc2's bias and the last layer whole in every cell.
+    assert answer.json["submodel_parameters"] == [30 * (400 + 1 + 84) + 2572 + 84 + 850] * 4
+    assert answer.json["cut"] == ["fc1"]
+
+
+def test_every_help_text_is_there(histfl_command: Command) -> None:
+    for command in (
+        "",
+        "run",
+        "sweep",
+        "quickstart",
+        "doctor",
+        "plan",
+        "bound",
+        "data",
+        "data list",
+        "data where",
+        "data fetch",
+        "data show",
+    ):
+        answer = histfl_command(*command.split(), "--help")
+        assert answer.code == 0
+        assert "Usage" in answer.out
+
+
+def test_doctor_and_data_commands(histfl_command: Command, tmp_path: Path) -> None:
+    assert "torch" in histfl_command("doctor", "--json").json
+    assert "fashion-mnist-mini" in histfl_command("data", "list").out
+    assert Path(histfl_command("data", "where", "fashion-mnist-mini", "--json").json["path"]).exists()
+    shown = histfl_command("data", "show", "quickstart", "--plot", tmp_path / "mix.html")
+    assert "Sneaker" in shown.out
+    assert (tmp_path / "mix.html").stat().st_size > 10_000
+    mix = histfl_command("data", "show", "quickstart", "--json").json
+    assert len(mix["cells"]) == 4
+    assert sum(map(sum, mix["clients"])) <= 12_000
+
+
+BAD_SETTINGS = [
+    ("training.round=3", "did you mean 'rounds'"),
+    ("trainng.rounds=3", "did you mean 'training'"),
+    ("training.rounds=0", "training.rounds = 0"),
+    ("training.rounds=-1", "training.rounds = -1"),
+    ("training.rounds=true", "training.rounds = True"),
+    ("training.rounds=many", "training.rounds = 'many'"),
+    ("training.learning_rate=nan", "training.learning_rate = nan"),
+    ("training.learning_rate=inf", "training.learning_rate = inf"),
+    ("training.learning_rate=-0.1", "training.learning_rate"),
+    ("training.targets=0.8", "training.targets = 0.8"),
+    ("training.targets=[2.0]", "training.targets.0 = 2.0"),
+    ("network.cells=0", "network.cells = 0"),
+    ("network.cells=9", "8 clients cannot fill 9 cells"),
+    ("network.participants=0", "network.participants"),
+    ("network.dropout=1.5", "network.dropout"),
+    ("network.profile=nonsense", "network.profile = 'nonsense'"),
+    ("network.profile=/no/such.toml", "/no/such.toml"),
+    ("data.name=fashion-minst", "fashion-mnist"),
+    ("data.name=no.module:f", "cannot be imported"),
+    ("data.split=random", "data.split = 'random'"),
+    ("model.name=mpl", "did you mean 'mlp'"),
+    ("model.hidn=3", "its options are: hidden"),
+    ("model.hidden=3", "3 units for 4 cells"),
+    ("model.hidden=0", "hidden"),
+    ("model.hidden=99999999999999", "model 'mlp'"),
+    ("method.name=fedavg", "method.name = 'fedavg'"),
+    ("method.sizes=[0.5,0.5]", "2 shares for 4 cells"),
+    ("method.sizes=[0.5,0.5,0.0,0.0]", "method.sizes"),
+    ("method.include=['nothing*']", "nothing*"),
+    ("method.include=nothing", "method.include"),
+    ("method.cap=0.5", "method.cap"),
+    ("uplink.bandwidth_hz=0", "uplink.bandwidth_hz"),
+    ("uplink.antennas=0", "uplink.antennas"),
+    ("uplink.channel=rayligh", "did you mean 'rayleigh'"),
+    ("uplink.bandwidth_hz=nan", "uplink.bandwidth_hz"),
+    ("training=3", "section.key=value"),
+    ("rounds", "section.key=value"),
+    ("=", "section.key=value"),
+    ("training.=3", "section.key=value"),
+]
+
+
+@pytest.mark.parametrize(("setting", "said"), BAD_SETTINGS)
+def test_a_bad_setting_is_one_line_and_exit_code_2(
+    histfl_command: Command, tmp_path: Path, setting: str, said: str
+) -> None:
+    answer = histfl_command("run", *SMALL, "--set", setting, "--out", tmp_path / "run", "--json")
+    assert answer.code == 2
+    assert said in answer.err
+    assert answer.err.count("\n") == 1
+    assert answer.out == ""
+    assert not (tmp_path / "run").exists()
+
+
+def test_bad_files_and_flags(histfl_command: Command, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.toml"
+    broken.write_text("[training\nrounds = 3")
+    flat = tmp_path / "flat.toml"
+    flat.write_text("training = 3")
+    file = tmp_path / "file"
+    file.write_text("")
+    out = ("--out", str(tmp_path / "run"))
+    for arguments, said in [
+        (("run", str(broken), *out), "not valid TOML"),
+        (("run", str(flat), *out), "training"),
+        (("run", str(tmp_path), *out), "neither a file nor a preset"),
+        (("run", "nosuch", *out), "the presets are: "),
+        (("run", *SMALL, *out, "--device", "tpu"), "--device"),
+        (("run", *SMALL, *out, "--engine", "warp"), "--engine"),
+        (("run", *SMALL, "--out", str(file / "run")), "cannot write"),
+        (("run", *SMALL, "--resume"), "--resume needs --out"),
+        (("run",), "CONFIG_OR_PRESET"),
+        (("run", "mlp", "--no-such-flag"), "no-such-flag"),
+        (("frobnicate",), "frobnicate"),
+        (("sweep", *SMALL, "--vary", "training.seed", *out), "--vary"),
+        (("sweep", *SMALL, "--vary", "training.seed=1,1", *out), "twice"),
+        (("data", "where", "nosuch"), "nosuch"),
+        (("run", "mlp", "--data-dir", str(tmp_path / "nowhere"), *out), "histfl data fetch fashion-mnist"),
+    ]:
+        answer = histfl_command(*arguments)
+        assert answer.code == 2, (arguments, answer)
+        assert said in answer.err, (arguments, answer.err)
+        assert answer.err.count("\n") == 1
+        assert not (tmp_path / "run").exists()
+
+
+def test_divergence_keeps_the_last_good_checkpoint(histfl_command: Command, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    answer = histfl_command("run", *SMALL, "--set", "training.learning_rate=1e30", "--out", out)
+    assert answer.code == 1
+    assert "diverged in round 0" in answer.err
+    assert answer.err.count("\n") == 1
+    assert not (out / "summary.json").exists()
+    assert not (out / "checkpoint.safetensors").exists()
