@@ -5,11 +5,21 @@ from __future__ import annotations
 import difflib
 import tomllib
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from histfl.errors import UsageError
+
+# Strict, because `rounds = true` and `rounds = "5"` are slips, not numbers; bounded, because beyond these
+# no quantity of a network is real and products of them overflow.
+Positive = Annotated[float, Field(strict=True, ge=1e-30, le=1e30)]
+NonNegative = Annotated[float, Field(strict=True, ge=0, le=1e30)]
+Fraction = Annotated[float, Field(strict=True, ge=0, le=1)]
+Decibels = Annotated[float, Field(strict=True, ge=-300, le=300)]
+Count = Annotated[int, Field(strict=True, ge=1, le=10**9)]
+Seed = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
+Switch = Annotated[bool, Field(strict=True)]
 
 
 class Settings(BaseModel):

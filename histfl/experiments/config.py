@@ -13,15 +13,18 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from histfl.errors import UsageError
 from histfl.network.network import DEFAULT_CPU_HZ, DEFAULT_SNR_DB, DEFAULT_TRANSMIT_POWER_W
-from histfl.settings import Settings, checked, read_toml
-
-# Strict: `rounds = true` and `rounds = "5"` are slips, not numbers.
-Float = Annotated[float, Field(strict=True)]
-Positive = Annotated[float, Field(strict=True, gt=0)]
-NonNegative = Annotated[float, Field(strict=True, ge=0)]
-Fraction = Annotated[float, Field(strict=True, ge=0, le=1)]
-Count = Annotated[int, Field(strict=True, ge=1, le=10**9)]
-Switch = Annotated[bool, Field(strict=True)]
+from histfl.settings import (
+    Count,
+    Decibels,
+    Fraction,
+    NonNegative,
+    Positive,
+    Seed,
+    Settings,
+    Switch,
+    checked,
+    read_toml,
+)
 
 
 class ModelSettings(Settings):
@@ -50,7 +53,7 @@ class NetworkSettings(Settings):
     dropout: Fraction = 0.0  # chance that a sampled client's update is lost
     profile: str = "uniform"  # uniform, paper (Sec. VI-C), or a NETWORK.toml
     cpu_hz: Positive = DEFAULT_CPU_HZ  # of the uniform profile
-    snr_db: Float = DEFAULT_SNR_DB  # of the uniform profile
+    snr_db: Decibels = DEFAULT_SNR_DB  # of the uniform profile
     transmit_power_w: Positive = DEFAULT_TRANSMIT_POWER_W  # of the uniform profile
     cycles_per_step: Positive = 1e6  # CPU cycles of one local step on the full model
     energy_coefficient: NonNegative = 1e-28  # joules = coefficient * cycles * cpu_hz^2
@@ -73,7 +76,7 @@ class TrainingSettings(Settings):
     momentum: Annotated[float, Field(strict=True, ge=0, lt=1)] = 0.0
     weight_decay: NonNegative = 0.0
     clip_norm: Positive | None = None
-    seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] = 1
+    seed: Seed = 1
     targets: tuple[Fraction, ...] = (0.7, 0.8)
 
 
@@ -92,7 +95,7 @@ class UplinkSettings(Settings):
     antennas: Count = 10
     bits_per_parameter: Positive = 32.0  # of fdma and tdma
     channel: Literal["rayleigh", "rician", "path-loss"] | str = "rayleigh"  # or package.module:factory
-    k_factor_db: Float = 6.0  # of the rician channel
+    k_factor_db: Decibels = 6.0  # of the rician channel
     double_count_clients: Switch = False  # fdma, tdma: the paper's literal latency, growing as clients^2
     noise_scales_with_band: Switch = False  # fdma: a share of the band has a share of the noise
     paper_power: Switch = False  # aircomp: the paper's power scaling, which leaves most of it unused

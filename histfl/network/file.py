@@ -13,7 +13,6 @@ transmit_power_w = 0.1
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -26,19 +25,18 @@ from histfl.network.network import (
     Network,
 )
 from histfl.seeds import Seeds
-from histfl.settings import Settings, checked, read_toml
+from histfl.settings import Count, Decibels, Positive, Seed, Settings, checked, read_toml
 
-Positive = Annotated[float, Field(gt=0)]
 MAX_CLIENTS = 100_000_000  # a typing slip, not a network: its arrays alone would take gigabytes
 
 
 class CellsSettings(Settings):
     """A block of cells alike."""
 
-    count: int = Field(1, ge=1)
-    clients: int = Field(ge=1)
+    count: Count = 1
+    clients: Count
     cpu_hz: Positive | tuple[Positive, Positive] = DEFAULT_CPU_HZ
-    snr_db: float | tuple[float, float] = DEFAULT_SNR_DB
+    snr_db: Decibels | tuple[Decibels, Decibels] = DEFAULT_SNR_DB
     transmit_power_w: Positive | tuple[Positive, Positive] = DEFAULT_TRANSMIT_POWER_W
 
     @model_validator(mode="after")
@@ -53,7 +51,7 @@ class CellsSettings(Settings):
 class NetworkSettings(Settings):
     """The whole file."""
 
-    seed: int = Field(1, ge=0)
+    seed: Seed = 1
     cells: tuple[CellsSettings, ...] = Field(min_length=1)
 
     @model_validator(mode="after")
