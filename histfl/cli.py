@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from histfl.errors import HistflError, UsageError
 
@@ -66,7 +67,7 @@ def run(
     folder = out or free_folder(Path(source).stem)
     arms: dict[str, Config] = {config.method.name: config}
     summaries = _run_all(arms, {config.method.name: folder}, folder, (data_dir, device, engine), resume)
-    _show(summaries, folder, summaries[config.method.name] if as_json else None)
+    _show([folder], folder / "report.html", summaries[config.method.name] if as_json else None)
 
 
 @app.command()
@@ -92,7 +93,7 @@ def sweep(
     folder = out or free_folder(f"{Path(source).stem}-sweep")
     folders = {name: folder / name for name in configs}
     summaries = _run_all(configs, folders, folder, (data_dir, device, engine), resume)
-    _show(summaries, folder, summaries if as_json else None)
+    _show(list(folders.values()), folder / "report.html", summaries if as_json else None)
 
 
 @app.command()
@@ -111,7 +112,7 @@ def quickstart(
     folder = out or free_folder("quickstart")
     folders = {name: folder / name for name in names}
     summaries = _run_all(configs, folders, folder, (None, device, engine), resume=False)
-    _show(summaries, folder, summaries if as_json else None)
+    _show(list(folders.values()), folder / "report.html", summaries if as_json else None)
 
 
 @app.command()
@@ -188,6 +189,31 @@ def bound(
         console.print(sentence, highlight=False, markup=False)
     if plot is not None:
         console.print(f"drawn to {plot}", soft_wrap=True, highlight=False)
+
+
+@app.command()
+def report(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Run folders, or folders with runs below them.")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The page to write (default: report.html in the one DIR, or else here)."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """One page that compares any runs; a broken run is named and the rest is shown."""
+    from histfl.experiments.report import gather, write_report
+
+    gathered = gather(folders)
+    page = out or (folders[0] if len(folders) == 1 else Path()) / "report.html"
+    write_report(page, f"histfl: {page.resolve().parent.name}", gathered)
+    about = {
+        "report": str(page),
+        "runs": {run.name: run.summary for run in gathered.runs},
+        "broken": dict(gathered.broken),
+    }
+    _show(folders, page, about if as_json else None)
 
 
 @app.command()
@@ -286,46 +312,53 @@ def _run_all(
     choices: tuple[Path | None, str, str],
     resume: bool,
 ) -> dict[str, dict[str, Any]]:
-    """Run each configuration into its folder, then write the comparison page into `top`."""
+    """Run each configuration into its folder; the comparison page in `top` follows them."""
     from histfl.experiments.build import build, load_ingredients
+    from histfl.experiments.live import LivePage
     from histfl.experiments.progress import progress
-    from histfl.experiments.report import write_report
+    from histfl.experiments.report import gather, write_report
     from histfl.experiments.run import execute
-    from histfl.experiments.store import RunFolder, storage_errors
+    from histfl.experiments.store import RunFolder
 
     data_dir, device, engine = choices
-    runs = {}
+    page = LivePage(top / "report.html", f"histfl: {top.name}", folders.values())
+    summaries = {}
     with _interruptible(top):
         for name, config in configs.items():
             experiment = build(
                 config, load_ingredients(config, data_dir=data_dir), device=device, engine=engine
             )
-            with progress(name, config.training.rounds, Console(stderr=True)) as on_round:
-                runs[name] = execute(experiment, RunFolder(folders[name]), resume=resume, on_round=on_round)
-    summaries = {name: run.summary for name, run in runs.items()}
-    page = top / "report.html"
-    with storage_errors(page):
-        write_report(
-            page, f"histfl: {top.name}", {name: run.records for name, run in runs.items()}, summaries
-        )
+            with progress(name, config.training.rounds, Console(stderr=True)) as show:
+
+                def on_round(record: dict[str, Any], show: Callable[[dict[str, Any]], None] = show) -> None:
+                    show(record)
+                    page.on_round(record)
+
+                run = execute(experiment, RunFolder(folders[name]), resume=resume, on_round=on_round)
+            summaries[name] = run.summary
+    write_report(page.path, page.title, gather(page.folders))
     return summaries
 
 
-def _show(summaries: Mapping[str, Mapping[str, Any]], folder: Path, as_json: object | None) -> None:
-    from histfl.experiments.report import answer_sentence, comparison_rows
+def _show(folders: Sequence[Path], page: Path, as_json: object | None) -> None:
+    """The answer of the runs in `folders`, as a table and a sentence."""
+    from histfl.experiments.report import answer_sentence, answer_table, arms_of, gather
 
     if as_json is not None:
         _print_json(as_json)
         return
-    header, rows = comparison_rows({name: dict(summary) for name, summary in summaries.items()})
-    table = Table(*header, box=None)
-    for row in rows:
-        table.add_row(*row)
+    gathered = gather(folders)
+    for name, reason in gathered.broken:
+        typer.echo(f"not shown: {name}: {reason}", err=True)
+    arms = arms_of(gathered.runs)
+    answer = answer_table(arms)
+    table = Table(*(column.heading for column in answer.columns), box=None)
+    for row in answer.rows:
+        table.add_row(*(Text(cell.text) for cell in row))
     console = _console()
     console.print(table)
-    if len(summaries) > 1:
-        console.print(answer_sentence({name: dict(summary) for name, summary in summaries.items()}))
-    console.print(f"report: {folder / 'report.html'}", soft_wrap=True, highlight=False)
+    console.print(Text(answer_sentence(arms)))
+    console.print(f"report: {page}", soft_wrap=True, highlight=False, markup=False)
 
 
 def _console() -> Console:

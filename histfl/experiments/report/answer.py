@@ -1,0 +1,194 @@
+"""The answer in words and numbers: a sentence, what each arm's accuracy cost, and every run's totals.
+
+One table serves the page, the terminal, CSV and LaTeX, so that all of them say the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from histfl.experiments.report.arms import Arm, baseline_of
+from histfl.experiments.report.folders import ShownRun
+
+COSTS = (
+    ("round", "rounds", "d"),
+    ("megabytes_per_client", "MB a client", ".1f"),
+    ("simulated_seconds", "simulated s", ".3g"),
+)
+TOTALS = (
+    ("rounds", "rounds", "d"),
+    ("seed", "seed", "d"),
+    ("final_accuracy", "final accuracy", ".4f"),
+    ("best_accuracy", "best accuracy", ".4f"),
+    ("megabytes_per_client", "MB a client", ".2f"),
+    ("edge_cloud_megabytes", "MB edge to cloud", ".2f"),
+    ("simulated_seconds", "simulated s", ".4g"),
+    ("energy_joules", "joules", ".4g"),
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is written and the number behind it, unrounded (None: there is none); `note` is a remark on it."""
+
+    text: str
+    value: float | str | None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Column:
+    """`key` names the column in files, `title` for readers; columns of one `group` share a heading."""
+
+    key: str
+    title: str
+    group: str = ""
+
+    @property
+    def heading(self) -> str:
+        return f"{self.title} {self.group}".strip()
+
+
+@dataclass(frozen=True)
+class Table:
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+def answer_table(arms: Sequence[Arm]) -> Table:
+    """A row an arm: final accuracy, megabytes, and what every target took, with the ratio to HFedAvg."""
+    targets = targets_of(arms)
+    columns = [
+        Column("run", "run"),
+        Column("final_accuracy", "accuracy"),
+        Column("megabytes_per_client", "MB a client"),
+    ]
+    for target in targets:
+        columns += _target_columns(target)
+    rows = []
+    for arm in arms:
+        base = baseline_of(arm, arms)
+        row = [
+            Cell(arm.label, arm.label),
+            _mean(arm, lambda run: run.summary["final_accuracy"], ".3f"),
+            _mean(arm, lambda run: run.summary["megabytes_per_client"], ".1f"),
+        ]
+        for target in targets:
+            for key, _, digits in COSTS:
+                row.append(_to_target(arm, base, target, key, digits))
+        rows.append(tuple(row))
+    return Table(tuple(columns), tuple(rows))
+
+
+def runs_table(runs: Sequence[ShownRun]) -> Table:
+    """A row a run, its totals as summary.json has them."""
+    targets = targets_of([Arm(run.name, (run,)) for run in runs])
+    columns = [
+        Column("run", "run"),
+        Column("method", "method"),
+        *(Column(key, title) for key, title, _ in TOTALS),
+    ]
+    for target in targets:
+        columns += _target_columns(target)
+    rows = []
+    for run in runs:
+        summary = run.summary
+        row = [Cell(run.name, run.name), Cell(str(summary["method"]), str(summary["method"]))]
+        row += [_cell(summary[key], digits) for key, _, digits in TOTALS]
+        for target in targets:
+            reached = summary["to_target"].get(target)
+            row += [_cell(reached[key] if reached else None, digits) for key, _, digits in COSTS]
+        rows.append(tuple(row))
+    return Table(tuple(columns), tuple(rows))
+
+
+def answer_sentence(arms: Sequence[Arm]) -> str:
+    """The comparison in a sentence: the cheapest arm against hierarchical FedAvg at the highest target."""
+    pairs = [(arm, base) for arm in arms if arm.method != "hfedavg" and (base := baseline_of(arm, arms))]
+    if not pairs:
+        return _alone(arms)
+    for target in reversed(targets_of(arms)):
+        both = []
+        for arm, base in pairs:
+            mine, theirs = (cost_to(a, target, "megabytes_per_client") for a in (arm, base))
+            if mine and theirs:
+                both.append((theirs / mine, mine, theirs, arm, base))
+        if both:
+            _, mine, theirs, arm, base = max(both, key=lambda entry: entry[0])
+            seconds = [cost_to(a, target, "simulated_seconds") or 0.0 for a in (arm, base)]
+            also = f" It takes {_times(*seconds)} simulated time." if all(seconds) else ""
+            return (
+                f"To {percent(target)} accuracy, {arm.name} sends {mine:.1f} MB a client where hierarchical FedAvg "
+                f"sends {theirs:.1f} MB: {_times(mine, theirs)}.{also}"
+            )
+    return "No target accuracy was reached by both hierarchical FedAvg and another run."
+
+
+def targets_of(arms: Sequence[Arm]) -> list[str]:
+    return sorted(
+        {target for arm in arms for run in arm.runs for target in run.summary["to_target"]}, key=float
+    )
+
+
+def cost_to(arm: Arm, target: str, key: str) -> float | None:
+    """What the arm spent to `target`, the mean over its seeds; None unless every seed reached it."""
+    reached = [run.summary["to_target"].get(target) for run in arm.runs]
+    return float(np.mean([entry[key] for entry in reached])) if all(reached) else None
+
+
+def percent(target: str) -> str:
+    return f"{100 * float(target):.4g}%"
+
+
+def _alone(arms: Sequence[Arm]) -> str:
+    if len(arms) != 1:
+        return "Accuracy against what it cost. There is no hierarchical FedAvg run to compare with."
+    arm = arms[0]
+    mean = {
+        key: np.mean([run.summary[key] for run in arm.runs])
+        for key in ("final_accuracy", "megabytes_per_client", "simulated_seconds")
+    }
+    return (
+        f"{arm.label} is at {mean['final_accuracy']:.1%} accuracy after {arm.num_rounds} rounds, "
+        f"{mean['megabytes_per_client']:.1f} MB a client and {mean['simulated_seconds']:.3g} simulated seconds."
+    )
+
+
+def _times(mine: float, theirs: float) -> str:
+    ratio = theirs / mine
+    if f"{ratio:.2g}" == "1":
+        return "about the same"
+    return f"{ratio:.1f} times less" if ratio > 1 else f"{1 / ratio:.1f} times more"
+
+
+def _target_columns(target: str) -> list[Column]:
+    return [Column(f"to_{target}_{key}", title, f"to {percent(target)}") for key, title, _ in COSTS]
+
+
+def _mean(arm: Arm, read: Callable[[ShownRun], float], digits: str) -> Cell:
+    values = [read(run) for run in arm.runs]
+    spread = f"{min(values):{digits}} to {max(values):{digits}}" if len(values) > 1 else ""
+    mean = float(np.mean(values)) if len(values) > 1 else values[0]
+    return Cell(f"{mean:{digits}}", mean, spread)
+
+
+def _to_target(arm: Arm, base: Arm | None, target: str, key: str, digits: str) -> Cell:
+    cost = cost_to(arm, target, key)
+    if cost is None:
+        reached = sum(run.summary["to_target"].get(target) is not None for run in arm.runs)
+        return Cell(f"{reached} of {len(arm.runs)} seeds" if reached else "not reached", None)
+    note = ""
+    if base is not None and base is not arm and (theirs := cost_to(base, target, key)) and cost:
+        note = f"{theirs / cost:.1f}× less" if theirs >= cost else f"{cost / theirs:.1f}× more"
+    if digits == "d":
+        return Cell(f"{cost:.4g}", int(cost) if cost == int(cost) else cost, note)
+    return Cell(f"{cost:{digits}}", cost, note)
+
+
+def _cell(value: float | None, digits: str) -> Cell:
+    if value is None:
+        return Cell("not reached", None)
+    return Cell(f"{value:{digits}}", value)

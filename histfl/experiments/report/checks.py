@@ -1,0 +1,110 @@
+"""What a report reads of a run's files: they may come from elsewhere, so nothing is taken on trust."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+Number = Annotated[float, Field(strict=True)]
+Count = Annotated[int, Field(strict=True, ge=0)]
+
+
+class _Read(BaseModel):
+    model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
+
+
+class Latency(_Read):
+    compute_seconds: Number
+    uplink_seconds: Number
+    cell_seconds: Annotated[list[Number], Field(min_length=1)]
+
+
+class Round(_Read):
+    round: Count
+    accuracy: Number
+    megabytes_per_client: Number
+    simulated_seconds: Number
+    edge_error: Number
+    latency: Latency
+    submodel_parameters: Annotated[list[Number], Field(min_length=1)]
+
+
+class RoundLine(_Read):
+    """One line of rounds.jsonl, whatever it holds."""
+
+    line: Round
+
+
+class Reached(_Read):
+    round: Count
+    megabytes_per_client: Number
+    simulated_seconds: Number
+
+
+class Summary(_Read):
+    method: str
+    rounds: Count
+    seed: Count
+    final_accuracy: Number
+    best_accuracy: Number
+    megabytes_per_client: Number
+    edge_cloud_megabytes: Number
+    simulated_seconds: Number
+    energy_joules: Number
+    to_target: dict[str, Reached | None]
+    versions: dict[str, str]
+
+    @field_validator("to_target")
+    @classmethod
+    def _targets_are_accuracies(cls, targets: dict[str, Any]) -> dict[str, Any]:
+        for target in targets:
+            try:
+                valid = 0 <= float(target) <= 1
+            except ValueError:
+                valid = False
+            if not valid:
+                raise ValueError(f"the target {target!r} is not an accuracy between 0 and 1")
+        return targets
+
+
+class Layer(_Read):
+    name: str
+    units: Count
+    owner: list[Annotated[int, Field(strict=True, ge=-1)]]
+
+
+class Partition(_Read):
+    round: Count
+    cells: Count
+    groups: Count
+    layers: list[Layer]
+
+    @model_validator(mode="after")
+    def _owners_are_cells(self) -> Partition:
+        if any(owner >= self.cells for layer in self.layers for owner in layer.owner):
+            raise ValueError(f"a unit belongs to a cell that is not among the {self.cells}")
+        return self
+
+
+class Labels(_Read):
+    class_names: list[str]
+    classes: Count
+    clients: Count
+    cell_counts: list[list[Count]]
+    shown_clients: list[Count]
+    shown_cells: list[Count]
+    client_counts: list[list[Count]]
+
+    @model_validator(mode="after")
+    def _shapes_agree(self) -> Labels:
+        rows = (*self.cell_counts, *self.client_counts)
+        clients = {len(self.shown_clients), len(self.shown_cells), len(self.client_counts)}
+        if len(clients) > 1 or any(len(row) != len(self.class_names) for row in rows):
+            raise ValueError("the label counts and the names do not match")
+        return self
+
+
+class Pictures(_Read):
+    partition: Partition
+    labels: Labels

@@ -1,0 +1,156 @@
+"""The plots of a comparison, as plotly figures: a line or a bar an arm, seeds as bands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import plotly.graph_objects as go
+
+from histfl.experiments.records import Record
+from histfl.experiments.report.arms import Arm
+from histfl.experiments.report.style import LINE_COLOURS, band_colour, line_style, shown_name
+from histfl.network.network import Floats
+
+AXES = {
+    "megabytes_per_client": "megabytes sent by a client",
+    "simulated_seconds": "simulated seconds",
+    "round": "global rounds",
+}
+SIZE_POINTS = 60
+SIZE_CELLS = 16  # more lines than this a run are drawn as a band
+
+
+def accuracy_figure(arms: Sequence[Arm], key: str) -> go.Figure:
+    """Test accuracy against what it cost: `key` of AXES."""
+    return _lines(arms, key, "accuracy", "test accuracy")
+
+
+def error_figure(arms: Sequence[Arm]) -> go.Figure:
+    """The mean squared error that the air adds to an entry of an edge's update, over the rounds."""
+    figure = _lines(arms, "round", "edge_error", "mean squared error an entry")
+    figure.update_yaxes(type="log", exponentformat="power")
+    return figure
+
+
+def _lines(arms: Sequence[Arm], x: str, y: str, title: str) -> go.Figure:
+    figure = go.Figure()
+    for index, arm in enumerate(arms):
+        name, across, values = shown_name(arm.label), arm.column(x).mean(axis=0), arm.column(y)
+        if len(arm.runs) > 1:
+            figure.add_trace(_band(across, values, index, name))
+        figure.add_scatter(
+            x=across,
+            y=values.mean(axis=0),
+            name=name,
+            legendgroup=str(index),
+            mode="lines",
+            line=line_style(index),
+        )
+    figure.update_xaxes(title_text=AXES[x], rangemode="tozero")
+    figure.update_yaxes(title_text=title)
+    return _laid_out(figure, 400, len(arms))
+
+
+def _band(across: Floats, values: Floats, index: int, name: str) -> go.Scatter:
+    """From the lowest to the highest of the seeds."""
+    return go.Scatter(
+        x=np.concatenate((across, across[::-1])),
+        y=np.concatenate((values.max(axis=0), values.min(axis=0)[::-1])),
+        fill="toself",
+        fillcolor=band_colour(index),
+        line={"width": 0},
+        name=name,
+        legendgroup=str(index),
+        showlegend=False,
+        hoverinfo="skip",
+    )
+
+
+def part_figure(arms: Sequence[Arm]) -> go.Figure:
+    """Where a round's time goes: computing and uplink of the slowest cell, the mean over the rounds."""
+    figure = go.Figure()
+    places = list(range(len(arms)))
+    for colour, pattern, part in ((0, "", "compute"), (1, "/", "uplink")):
+        means = [_part(arm, f"{part}_seconds").mean() for arm in arms]
+        bar = go.Bar(
+            y=places,
+            x=means,
+            name=part,
+            orientation="h",
+            marker={"color": LINE_COLOURS[colour], "pattern": {"shape": pattern, "solidity": 0.15}},
+        )
+        figure.add_trace(bar)
+    figure.update_layout(barmode="stack")
+    figure.update_xaxes(title_text="simulated seconds a round")
+    names = [shown_name(arm.label) for arm in arms]
+    figure.update_yaxes(tickvals=places, ticktext=names, autorange="reversed", automargin=True)
+    return _laid_out(figure, 170 + 26 * len(arms), 2)
+
+
+def cell_figure(arms: Sequence[Arm]) -> go.Figure:
+    """Which cells a round waits for: seconds of every cell, the mean over the rounds."""
+    figure = go.Figure()
+    for index, arm in enumerate(arms):
+        means = _by_cell(arm, lambda record: record["latency"]["cell_seconds"]).mean(axis=0)
+        colour = {"color": line_style(index)["color"]}
+        cells = np.arange(len(means))
+        if len(means) * len(arms) <= 120:
+            figure.add_bar(x=cells, y=means, name=shown_name(arm.label), marker=colour)
+        else:
+            line = line_style(index)
+            figure.add_scatter(x=cells, y=means, name=shown_name(arm.label), mode="lines+markers", line=line)
+    figure.update_xaxes(title_text="cell", tickformat="d")
+    figure.update_yaxes(title_text="simulated seconds a round", rangemode="tozero")
+    return _laid_out(figure, 360, len(arms))
+
+
+def size_figure(arms: Sequence[Arm]) -> go.Figure:
+    """Parameters of every cell's submodel over the rounds (of the first seed); a band where cells are many."""
+    figure = go.Figure()
+    for index, arm in enumerate(arms):
+        sizes = _by_cell(arm, lambda record: record["submodel_parameters"]).T
+        rounds = np.array([arm.runs[0].records[i]["round"] for i in arm.shown], dtype=float)
+        keep = np.unique(np.linspace(0, len(rounds) - 1, min(SIZE_POINTS, len(rounds))).astype(int))
+        if (sizes == sizes[:, :1]).all():
+            keep = np.unique([0, len(rounds) - 1])
+        rounds, sizes = rounds[keep], sizes[:, keep]
+        name = shown_name(arm.label)
+        if len(sizes) > SIZE_CELLS:
+            figure.add_trace(_band(rounds, sizes, index, name))
+            sizes = sizes.mean(axis=0, keepdims=True)
+        gap = np.full((len(sizes), 1), np.nan)  # ends a cell's line, so that one trace holds all cells
+        figure.add_scatter(
+            x=np.hstack((np.tile(rounds, (len(sizes), 1)), gap)).ravel(),
+            y=np.hstack((sizes, gap)).ravel(),
+            text=np.repeat([f"cell {cell}" for cell in range(len(sizes))], len(rounds) + 1),
+            name=name,
+            legendgroup=str(index),
+            mode="lines" if len(rounds) > 1 else "markers",
+            line=line_style(index) | {"width": 1.5},
+        )
+    figure.update_xaxes(title_text=AXES["round"], rangemode="tozero")
+    figure.update_yaxes(title_text="parameters of a cell's submodel", rangemode="tozero")
+    return _laid_out(figure, 360, len(arms))
+
+
+def _part(arm: Arm, key: str) -> Floats:
+    return arm.values(lambda record: float(record["latency"][key]))
+
+
+def _by_cell(arm: Arm, read: Callable[[Record], Sequence[float]]) -> Floats:
+    """[shown round, cell] of the arm's first seed."""
+    return np.array([read(arm.runs[0].records[index]) for index in arm.shown], dtype=np.float64)
+
+
+def _laid_out(figure: go.Figure, height: int, entries: int) -> go.Figure:
+    """The common frame: a legend below the plot that grows with its entries, up to a point."""
+    legend = min(22 * ((entries + 1) // 2), 260)
+    figure.update_layout(
+        template="plotly_white",
+        height=height + legend,
+        margin={"l": 60, "r": 15, "t": 15, "b": 55 + legend},
+        legend={"orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom", "x": 0},
+        hovermode="closest",
+    )
+    return figure
