@@ -3,6 +3,7 @@ import torch
 
 from histfl.errors import UsageError
 from histfl.models import build_model
+from histfl.partition import even_counts, plan
 
 
 @pytest.mark.parametrize(
@@ -13,6 +14,24 @@ def test_the_papers_models_have_their_sizes(name: str, shape: tuple[int, ...], p
     model = build_model(name, {}, shape, 10, seed=1)
     assert sum(p.numel() for p in model.parameters()) == parameters
     assert model(torch.zeros(2, *shape)).shape == (2, 10)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "include", "cut", "largest_share"),
+    [
+        ("mlp", (1, 28, 28), (), 1, 0.251),
+        ("lenet5", (1, 28, 28), ("fc*",), 1, 0.293),  # convolutions and the last layer whole in every cell
+        ("resnet18", (3, 32, 32), (), 8, 0.3),  # the inner channels of every block
+    ],
+)
+def test_the_papers_models_are_cut_in_four(
+    name: str, shape: tuple[int, ...], include: tuple[str, ...], cut: int, largest_share: float
+) -> None:
+    model = build_model(name, {}, shape, 10, seed=1)
+    planned = plan(model, torch.zeros(2, *shape), include=include)
+    assert len(planned.groups) == cut
+    sizes = planned.sizes(even_counts(planned, 4))
+    assert sizes.max() < largest_share * planned.num_parameters
 
 
 def test_weights_come_from_the_seed_and_the_global_generator_stays() -> None:
@@ -37,7 +56,7 @@ def test_a_users_factory_gets_what_it_asks_for() -> None:
         ("math:pi", {}, "not callable"),
         ("math:floor", {"x": 1.0}, "failed|math"),
         ("mlp", {"hiden": 3}, "its options are: hidden"),
-        ("mlp", {"hidden": -3}, "failed"),
+        ("mlp", {"hidden": -3}, "at least one neuron"),
         ("lenet5", {}, "images"),
     ],
 )
