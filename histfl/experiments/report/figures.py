@@ -78,7 +78,7 @@ def part_figure(arms: Sequence[Arm]) -> go.Figure:
             x=means,
             name=part,
             orientation="h",
-            marker={"color": LINE_COLOURS[colour], "pattern": {"shape": pattern, "solidity": 0.15}},
+            marker={"color": LINE_COLOURS[colour], "pattern": {"shape": pattern, "fillmode": "overlay"}},
         )
         figure.add_trace(bar)
     figure.update_layout(barmode="stack")

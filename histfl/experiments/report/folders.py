@@ -86,10 +86,14 @@ def read_shown(path: Path, name: str) -> ShownRun:
         ) from None
     if not records:
         raise CheckpointError("no round is done yet")
+    cells: set[int] = set()
     for number, record in enumerate(records, start=1):
         line = checked(RoundLine, {"line": record}, f"{folder.rounds_path.name}, line {number}")
         if line.line.round != number:
             raise CheckpointError(f"{folder.rounds_path.name}, line {number} is of round {line.line.round}")
+        cells.update((len(line.line.latency.cell_seconds), len(line.line.submodel_parameters)))
+    if len(cells) != 1:
+        raise CheckpointError(f"{folder.rounds_path.name} has rounds of {sorted(cells)} cells")
     if folder.summary_path.exists():
         summary, planned = folder.read_summary(), len(records)
         checked(Summary, summary, folder.summary_path.name)
