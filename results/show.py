@@ -1,0 +1,82 @@
+"""Print the tables of the stored results: `python results/show.py` from the repository's root."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+HERE = Path(__file__).parent
+
+
+def runs(name: str) -> list[dict[str, Any]]:
+    stored: list[dict[str, Any]] = json.loads((HERE / f"{name}.json").read_text())["runs"]
+    return stored
+
+
+def table(header: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
+    """A Markdown table."""
+    columns = list(header)
+    print("| " + " | ".join(columns) + " |")
+    print("|" + "---|" * len(columns))
+    for row in rows:
+        print("| " + " | ".join(str(cell) for cell in row) + " |")
+    print()
+
+
+def reached(stored: list[dict[str, Any]], target: str = "0.8") -> dict[str, str]:
+    """Mean cost to the target over seeds, and the spread of the rounds."""
+    points = [run["summary"]["to_target"][target] for run in stored]
+    rounds = [point["round"] for point in points]
+    return {
+        "rounds": f"{mean(rounds):.1f} ({min(rounds)}-{max(rounds)})",
+        "megabytes": f"{mean(point['megabytes_per_client'] for point in points):.1f}",
+        "seconds": f"{mean(point['simulated_seconds'] for point in points):.3g}",
+    }
+
+
+def methods() -> None:
+    print("MLP on Fashion-MNIST to 80 %: mean of seeds 1-3 (range)\n")
+    groups = {"hierarchical FedAvg": "hfedavg", "HIST": "hist"}
+    by_method = {
+        name: reached([run for run in runs("fashion-mnist-mlp") if run["summary"]["method"] == method])
+        for name, method in groups.items()
+    }
+    rows = [(name, *costs.values()) for name, costs in by_method.items()]
+    table(("method", "global rounds", "MB a client", "simulated seconds (FDMA)"), rows)
+
+
+def sizes() -> None:
+    print("HIST on the paper's two-speed network to 80 %: mean of seeds 1-3 (range)\n")
+    rows = []
+    for uplink in ("fdma", "aircomp"):
+        for policy in ("uniform", "optimised"):
+            stored = [
+                run
+                for run in runs("sizing-fashion-mnist")
+                if (run["summary"]["uplink"], run["summary"]["sizes"]) == (uplink, policy)
+            ]
+            costs = reached(stored)
+            rows.append((uplink, policy, costs["rounds"], costs["seconds"]))
+    table(("uplink", "sizes", "global rounds", "simulated seconds"), rows)
+
+
+def noise() -> None:
+    print("HIST over the air, the paper's power and no normalisation, 40 rounds of H = 40\n")
+    stored = sorted(runs("aircomp-snr"), key=lambda run: (run["snr_db"] is not None, -(run["snr_db"] or 0)))
+    rows = [
+        (
+            "error-free (FDMA)" if run["snr_db"] is None else f"{run['snr_db']:g} dB",
+            f"{run['accuracy'][-1]:.3f}",
+            f"{max(run['accuracy']):.3f}",
+            f"{run['loss'][-1]:.2f}",
+        )
+        for run in stored
+    ]
+    table(("SNR", "final accuracy", "best accuracy", "final test loss"), rows)
+
+
+if __name__ == "__main__":
+    methods()
+    sizes()
+    noise()
