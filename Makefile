@@ -3,12 +3,13 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: help setup quickstart test check clean
+.PHONY: help setup quickstart test check screenshot clean
 
 help:
 	@echo "make quickstart   set up and run HIST against hierarchical FedAvg on embedded images"
 	@echo "make test         set up and run every check and test"
 	@echo "make check        set up and run the style, type and import checks alone"
+	@echo "make screenshot   run the quickstart and picture its report (needs chromium)"
 	@echo "make setup        make $(VENV) with everything"
 
 setup: $(VENV)/.installed
@@ -32,6 +33,12 @@ check: setup
 # One torch thread a worker: more would only fight over the same cores.
 test: check
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 -rs
+
+# docs/figures/quickstart.png: the quickstart's own report, as a browser shows it.
+screenshot: setup
+	rm -rf build/quickstart
+	OMP_NUM_THREADS=1 $(BIN)/histfl quickstart --out build/quickstart
+	$(BIN)/python docs/screenshot.py build/quickstart/report.html docs/figures/quickstart.png
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -45,7 +45,7 @@ def test_the_table_has_the_cost_of_each_target_and_its_ratio(compared: Path) -> 
     hist, base = rows["hist"], rows["hfedavg"]
     assert hist["to_0.5_megabytes_per_client"].value == pytest.approx(2.8)
     assert hist["to_0.5_megabytes_per_client"].note == "4.0× less"
-    assert (hist["to_0.5_round"].value, hist["to_0.5_round"].note) == (4, "1.0× less")
+    assert (hist["to_0.5_round"].value, hist["to_0.5_round"].note) == (4, "equal")
     assert base["to_0.5_megabytes_per_client"].note == ""
     assert (hist["to_0.99_round"].text, hist["to_0.99_round"].value) == ("not reached", None)
 
@@ -67,7 +67,7 @@ def test_seeds_are_one_arm_with_a_mean_and_a_range(tmp_path: Path) -> None:
     for seed, offset in ((1, 0.0), (2, 0.02), (3, 0.04)):
         write_run(tmp_path / f"method.name=hist+training.seed={seed}", f"training.seed={seed}", offset=offset)
     (arm,) = arms_in(tmp_path)
-    assert arm.label == "method.name=hist (3 seeds)"
+    assert arm.label == "hist (3 seeds)"
     accuracy = answer_table([arm]).rows[0][1]
     assert (accuracy.text, accuracy.note) == ("0.620", "0.600 to 0.640")
     band, line = accuracy_figure([arm], "round").data
@@ -100,6 +100,12 @@ def test_an_arm_is_compared_with_the_baseline_of_its_own_setting(tmp_path: Path)
     assert found["hist-2"] is arms["hfedavg-2"]
     assert found["hist-4"] is arms["hfedavg-4"]
     assert found["hist-5"] is None  # two baselines, none of five cells: no guess
+
+
+def test_a_sweeps_arm_is_named_by_its_settings(tmp_path: Path) -> None:
+    write_run(tmp_path / "method.name=hist+network.cells=5", "network.cells=5")
+    write_run(tmp_path / "c++=d")
+    assert [arm.name for arm in arms_in(tmp_path)] == ["c++=d", "hist, cells=5"]
 
 
 def test_one_run_alone_is_described(tmp_path: Path) -> None:

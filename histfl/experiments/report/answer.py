@@ -180,12 +180,16 @@ def _to_target(arm: Arm, base: Arm | None, target: str, key: str, digits: str) -
     if cost is None:
         reached = sum(run.summary["to_target"].get(target) is not None for run in arm.runs)
         return Cell(f"{reached} of {len(arm.runs)} seeds" if reached else "not reached", None)
-    note = ""
-    if base is not None and base is not arm and (theirs := cost_to(base, target, key)) and cost:
-        note = f"{theirs / cost:.1f}× less" if theirs >= cost else f"{cost / theirs:.1f}× more"
+    theirs = cost_to(base, target, key) if base is not None and base is not arm else None
+    note = _ratio(cost, theirs) if cost and theirs else ""
     if digits == "d":
         return Cell(f"{cost:.4g}", int(cost) if cost == int(cost) else cost, note)
     return Cell(f"{cost:{digits}}", cost, note)
+
+
+def _ratio(mine: float, theirs: float) -> str:
+    text = f"{max(theirs / mine, mine / theirs):.1f}"
+    return "equal" if text == "1.0" else f"{text}× {'less' if mine < theirs else 'more'}"
 
 
 def _cell(value: float | None, digits: str) -> Cell:
