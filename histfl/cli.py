@@ -42,7 +42,7 @@ DataDir = Annotated[
     typer.Option(help="Where data sets lie (default: $HISTFL_DATA, the cache, /usr/share/datasets)."),
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-EngineName = Annotated[str, typer.Option("--engine", help="auto or reference.")]
+EngineName = Annotated[str, typer.Option("--engine", help="auto, reference or vectorised.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on from the last whole round in --out.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, nothing else.")]
 

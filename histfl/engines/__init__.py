@@ -1,8 +1,7 @@
 """How cell jobs are executed; a new engine is a class with `name` and `run`, and a line in `ENGINES`."""
 
+from histfl.engines.choose import ENGINES, choose_engine
 from histfl.engines.reference import ReferenceEngine
-from histfl.training import Engine
+from histfl.engines.vectorised import VectorisedEngine
 
-ENGINES: dict[str, type[Engine]] = {"reference": ReferenceEngine}
-
-__all__ = ["ENGINES", "ReferenceEngine"]
+__all__ = ["ENGINES", "ReferenceEngine", "VectorisedEngine", "choose_engine"]

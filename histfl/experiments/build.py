@@ -11,7 +11,7 @@ from torch import nn
 
 from histfl import data as datasets
 from histfl.data import Split, TensorData
-from histfl.engines import ENGINES
+from histfl.engines import choose_engine
 from histfl.errors import DataError, UsageError
 from histfl.experiments.config import Config, UplinkSettings
 from histfl.experiments.sizes import size_policy
@@ -182,7 +182,7 @@ def build(
         ),
         model=model,
         test=test,
-        engine=choose_engine(engine),
+        engine=choose_engine(engine, task),
     )
 
 
@@ -230,13 +230,6 @@ def build_channel(settings: UplinkSettings) -> Channel:
     if not callable(getattr(channel, "draw", None)):
         raise UsageError(f"channel {settings.channel!r} has no draw method; see histfl.wireless.Channel")
     return channel
-
-
-def choose_engine(name: str) -> Engine:
-    """`auto` takes the fastest engine that there is."""
-    if name not in ("auto", *ENGINES):
-        raise UsageError(f"--engine {name!r}: use auto, {' or '.join(ENGINES)}")
-    return ENGINES["reference" if name == "auto" else name]()
 
 
 def choose_device(name: str) -> torch.device:

@@ -23,3 +23,21 @@ def client_batches(
     samples = torch.arange(num_samples)
     order = random_bits(key, torch.tensor(client), epochs[:, None], samples).argsort(dim=1)
     return order[stream // num_samples - first_epoch, stream % num_samples].view(steps, batch_size)
+
+
+def batches_of_clients(
+    key: int, clients: torch.Tensor, num_samples: int, *, first_step: int, steps: int, batch_size: int
+) -> torch.Tensor:
+    """`client_batches` of several `clients` [client] that hold `num_samples` each: [client, step, batch].
+
+    Computed at once, on the device of `clients`.
+    """
+    device = clients.device
+    first, length = first_step * batch_size, steps * batch_size
+    stream = torch.arange(first, first + length, device=device)
+    first_epoch = first // num_samples
+    epochs = torch.arange(first_epoch, (first + length - 1) // num_samples + 1, device=device)
+    samples = torch.arange(num_samples, device=device)
+    order = random_bits(key, clients[:, None, None], epochs[:, None], samples).argsort(dim=2)
+    places = stream - first_epoch * num_samples
+    return order.flatten(start_dim=1)[:, places].view(len(clients), steps, batch_size)

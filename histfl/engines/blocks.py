@@ -1,0 +1,139 @@
+"""Blocks: the clients that train together, their start models and their samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from histfl.network.network import Ints
+from histfl.partition import State
+from histfl.training import CellJob, Task
+from histfl.training.batches import batches_of_clients
+
+
+@dataclass(frozen=True)
+class Part:
+    """Clients [client] of one cell, by their number in the network, that train from the edge's model
+    `state` in one edge round. `place` is the cell's place among those that train in step."""
+
+    place: int
+    job: CellJob
+    state: State
+    edge_round: int
+    clients: Ints
+
+
+Block = Sequence[Part]  # parts of equal tensor shapes, of one task, round and edge round
+
+
+class Trainer(Protocol):
+    """A way to carry out the local steps of a block."""
+
+    def clients_at_once(self, start: State) -> int | None:
+        """How many clients of this model make a good block (None: as many as there are)."""
+        ...
+
+    def train(self, block: Block) -> tuple[State, torch.Tensor]:
+        """The clients' models after their local steps, tensors [client, ...] in the block's order, and
+        the sums of their batch losses, [client]."""
+        ...
+
+
+def cut_into_blocks(parts: Sequence[Part], most: int | None) -> Iterator[Block]:
+    """`parts` in order, in blocks of at most `most` clients; a cell's clients spread evenly over its own."""
+    block: list[Part] = []
+    for part in parts:
+        pieces = -(-len(part.clients) // (most or len(part.clients)))
+        for clients in np.array_split(part.clients, pieces):
+            if most is not None and block and num_clients(block) + len(clients) > most:
+                yield block
+                block = []
+            block.append(replace(part, clients=clients))
+    if block:
+        yield block
+
+
+def num_clients(block: Block) -> int:
+    return sum(len(part.clients) for part in block)
+
+
+def halves(block: Block) -> tuple[Block, Block]:
+    """The block as two, where it holds at least two clients."""
+    most = -(-num_clients(block) // 2)
+    first: list[Part] = []
+    second: list[Part] = []
+    for part in block:
+        room = most - num_clients(first)
+        if room > 0:
+            first.append(replace(part, clients=part.clients[:room]))
+        if len(part.clients) > room:
+            second.append(replace(part, clients=part.clients[max(room, 0) :]))
+    return first, second
+
+
+def stacked_start(block: Block) -> State:
+    """Every client's start model, new tensors [client, ...]."""
+    return _stack([(part.state, len(part.clients)) for part in block])
+
+
+def stacked_constants(block: Block) -> State:
+    """Every client's frozen tensors that are cut with the model, [client, ...]."""
+    return _stack([(part.job.constants, len(part.clients)) for part in block])
+
+
+def _stack(states: Sequence[tuple[State, int]]) -> State:
+    return {
+        name: torch.cat([state[name].expand(count, *state[name].shape) for state, count in states])
+        for name in states[0][0]
+    }
+
+
+class Samples:
+    """The task's data and who holds what, on the data's device; safe to read from several threads."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        device = task.data.inputs.device
+        self._order = torch.from_numpy(task.split.order).to(device)
+        # Rows of one axis: torch copies them faster than rows of many.
+        self._rows = task.data.inputs.reshape(len(task.data), -1)
+
+    def indices(self, block: Block) -> torch.Tensor:
+        """The samples of every client's batches, [step, client, batch]."""
+        task, part = self.task, block[0]
+        local, device = task.local, self._order.device
+        clients = np.concatenate([part.clients for part in block])
+        offsets, sizes = task.split.offsets[clients], task.split.offsets[clients + 1]
+        sizes = sizes - offsets
+        positions = torch.empty(
+            len(clients), local.local_steps, local.batch_size, dtype=torch.int64, device=device
+        )
+        for size in np.unique(sizes):
+            equal = np.flatnonzero(sizes == size)
+            positions[torch.from_numpy(equal).to(device)] = batches_of_clients(
+                task.seeds.key("batches", part.job.round),
+                torch.from_numpy(clients[equal]).to(device),
+                int(size),
+                first_step=part.edge_round * local.local_steps,
+                steps=local.local_steps,
+                batch_size=local.batch_size,
+            )
+        first = torch.from_numpy(offsets).to(device)
+        return self._order[first[:, None, None] + positions].transpose(0, 1).contiguous()
+
+    def batches(self, indices: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Inputs [client, batch, ...] and targets [client, batch] of one step after another.
+
+        All steps share one buffer, so that the samples stay in cache: use a batch before the next.
+        """
+        inputs, targets = self.task.data.inputs, self.task.data.targets
+        shape = indices.shape[1:]
+        buffer = self._rows.new_empty(shape.numel(), self._rows.shape[1])
+        view = buffer.view(*shape, *inputs.shape[1:])
+        for step in indices.flatten(start_dim=1):
+            torch.index_select(self._rows, 0, step, out=buffer)
+            yield view, targets.index_select(0, step).view(shape)

@@ -1,0 +1,60 @@
+"""Dense models: the local steps of many clients as batched products."""
+
+from __future__ import annotations
+
+import torch
+
+from histfl.engines.blocks import Block, Samples, num_clients, stacked_constants, stacked_start
+from histfl.engines.losses import stacked_loss
+from histfl.engines.stacked_graph import StackedGraph, shared_tensors
+from histfl.engines.stacked_linear import InPlaceSGD
+from histfl.engines.updates import StackedSGD
+from histfl.partition import State
+from histfl.training import LocalTraining, Task
+
+CACHE_BYTES = 4 * 2**20  # the weights of a block: a core's share of the last cache, on most machines
+FEWEST, MOST = 4, 8  # clients a block on a CPU: fewer and Python is seen, more and nothing is gained
+
+
+class StackedTrainer:
+    """Runs the module's graph with every client's tensors at once."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.graph = StackedGraph(task.model)
+        self.losses = stacked_loss(task.loss)
+        self.samples = Samples(task)
+
+    def clients_at_once(self, start: State) -> int | None:
+        if self.task.data.inputs.device.type != "cpu":
+            return None
+        size = sum(tensor.numel() * tensor.element_size() for tensor in start.values())
+        return min(max(CACHE_BYTES // size, FEWEST), MOST)
+
+    def train(self, block: Block) -> tuple[State, torch.Tensor]:
+        local = self.task.local
+        start = {name: tensor.requires_grad_() for name, tensor in stacked_start(block).items()}
+        constants = stacked_constants(block)
+        shared = shared_tensors(self.task.model, num_clients(block), start | constants)
+        tensors = {**shared, **constants, **start}
+        update = in_place_sgd(local)
+        rest = [tensor for name, tensor in start.items() if update is None or name not in self.graph.alone]
+        sgd = StackedSGD(rest, local)
+        total = torch.zeros(num_clients(block), device=self.task.data.inputs.device)
+        one = None
+        for inputs, targets in self.samples.batches(self.samples.indices(block)):
+            values = self.losses(self.graph(inputs, tensors, update), targets)
+            one = torch.ones_like(values) if one is None else one
+            torch.autograd.backward(values, one)  # updates in place what needs no gradient of its own
+            sgd.step([torch.zeros_like(x) if x.grad is None else x.grad for x in rest])
+            for tensor in rest:
+                tensor.grad = None
+            total = total + values.detach()
+        return {name: tensor.detach() for name, tensor in start.items()}, total
+
+
+def in_place_sgd(local: LocalTraining) -> InPlaceSGD | None:
+    """The step as one that needs the gradient of a single tensor at a time, where it is one."""
+    if local.momentum or local.clip_norm is not None:
+        return None
+    return InPlaceSGD(local.learning_rate, keep=1.0 - local.learning_rate * local.weight_decay)

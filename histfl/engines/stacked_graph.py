@@ -1,0 +1,182 @@
+"""A module's graph, rewritten to run the models of many clients at once.
+
+Every value in the graph gets a leading client axis. A linear layer becomes a batched product; operations
+that treat every entry alike stay as they are. What is not known to be safe raises `Unstackable`.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import fx, nn
+
+from histfl.engines.stacked_linear import InPlaceSGD, stacked_linear
+from histfl.partition import State
+
+
+class Unstackable(Exception):
+    """The module has a part for which no stacked form is known."""
+
+
+class StackedGraph:
+    """`graph(inputs [client, batch, ...], tensors, update)` with every tensor of `tensors` [client, ...].
+
+    `alone` names the weights and biases of linear layers that the graph reads exactly once; where `update`
+    is given, the backward pass updates these in place.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        names = {id(parameter): name for name, parameter in model.named_parameters()}
+        try:
+            source = fx.symbolic_trace(model).graph
+        except Exception as error:  # a user's forward may fail under tracing in any way
+            raise Unstackable(str(error)) from None
+        source.eliminate_dead_code()
+        called = [model.get_submodule(str(node.target)) for node in source.nodes if node.op == "call_module"]
+        reads = Counter(id(parameter) for module in called for parameter in module.parameters(recurse=False))
+        linear = [m for m in called if type(m) is nn.Linear]
+        self.alone = frozenset(
+            names[id(parameter)] for m in linear for parameter in m.parameters() if reads[id(parameter)] == 1
+        )
+        self._run = fx.GraphModule(model, _Rewriter(model, names, self.alone).rewrite(source))
+
+    def __call__(
+        self, inputs: torch.Tensor, tensors: Mapping[str, torch.Tensor], update: InPlaceSGD | None = None
+    ) -> torch.Tensor:
+        outputs: torch.Tensor = self._run(inputs, tensors, update)
+        return outputs
+
+
+def shared_tensors(model: nn.Module, clients: int, given: State) -> State:
+    """The module's own parameters besides the `given` ones, the same for every client: views [client, ...]."""
+    return {
+        name: parameter.detach().expand(clients, *parameter.shape)
+        for name, parameter in model.named_parameters()
+        if name not in given
+    }
+
+
+class _Rewriter:
+    """Copies a graph node by node into its stacked form."""
+
+    def __init__(self, model: nn.Module, names: Mapping[int, str], alone: frozenset[str]) -> None:
+        self.model, self.names, self.alone = model, names, alone
+        self.graph = fx.Graph()
+        self.values: dict[fx.Node, fx.Node] = {}
+
+    def rewrite(self, source: fx.Graph) -> fx.Graph:
+        placeholders = [node for node in source.nodes if node.op == "placeholder"]
+        if len(placeholders) != 1:
+            raise Unstackable(f"the module takes {len(placeholders)} inputs")
+        self.values[placeholders[0]] = self.graph.placeholder("inputs")
+        self.tensors, self.update = self.graph.placeholder("tensors"), self.graph.placeholder("update")
+        for node in source.nodes:
+            if node.op == "output":
+                if not isinstance(node.args[0], fx.Node):
+                    raise Unstackable("the module returns more than one tensor")
+                self.graph.output(self.values[node.args[0]])
+            elif node.op == "call_module":
+                self.values[node] = self._module(node, self.model.get_submodule(str(node.target)))
+            elif node.op != "placeholder":
+                self.values[node] = self._operation(node)
+        return self.graph
+
+    def _module(self, node: fx.Node, module: nn.Module) -> fx.Node:
+        if len(node.args) != 1 or node.kwargs:
+            raise Unstackable(f"{node.target} is called with more than one input")
+        inputs = self.values[node.args[0]]  # type: ignore[index]
+        if type(module) in _ELEMENTWISE_MODULES:
+            return self.graph.call_module(str(node.target), (inputs,))
+        if type(module) is nn.Flatten and (module.start_dim, module.end_dim) == (1, -1):
+            return self.graph.call_function(torch.flatten, (inputs, 2))
+        if type(module) is nn.Linear:
+            both = [module.weight] if module.bias is None else [module.weight, module.bias]
+            alone = all(self.names[id(tensor)] in self.alone for tensor in both)
+            update = self.update if alone else None
+            return self.graph.call_function(stacked_linear, (inputs, *self._affine(module), update))
+        if type(module) is nn.LayerNorm:
+            axes = len(module.normalized_shape)
+            return self.graph.call_function(_layer_norm, (inputs, *self._affine(module), axes, module.eps))
+        if type(module) is nn.BatchNorm1d and not module.track_running_stats:
+            return self.graph.call_function(_batch_norm, (inputs, *self._affine(module), module.eps))
+        raise Unstackable(f"{node.target} is a {type(module).__name__}")
+
+    def _affine(self, module: nn.Module) -> tuple[fx.Node | None, fx.Node | None]:
+        """Where the graph reads the clients' weights and biases of a layer."""
+        weight, bias = (
+            None
+            if getattr(module, kind) is None
+            else self.graph.call_function(
+                operator.getitem, (self.tensors, self.names[id(getattr(module, kind))])
+            )
+            for kind in ("weight", "bias")
+        )
+        return weight, bias
+
+    def _operation(self, node: fx.Node) -> fx.Node:
+        if node.op == "call_function" and node.target in _ELEMENTWISE_FUNCTIONS:
+            return self.graph.node_copy(node, self.values.__getitem__)
+        if node.op == "call_method" and node.target in _ELEMENTWISE_METHODS:
+            return self.graph.node_copy(node, self.values.__getitem__)
+        flattens = node.target is torch.flatten or (node.op, node.target) == ("call_method", "flatten")
+        if flattens and node.args[1:] == (1,) and not node.kwargs:
+            return self.graph.call_function(torch.flatten, (self.values[node.args[0]], 2))  # type: ignore[index]
+        raise Unstackable(f"{node.name} is {node.target}")
+
+
+def _layer_norm(
+    inputs: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, dimensions: int, eps: float
+) -> torch.Tensor:
+    """Layer normalisation over the last `dimensions` axes, weight and bias [client, ...]."""
+    outputs = F.layer_norm(inputs, inputs.shape[-dimensions:], eps=eps)
+    if weight is not None:
+        outputs = outputs * _beside(weight, inputs)
+    return outputs if bias is None else outputs + _beside(bias, inputs)
+
+
+def _beside(affine: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
+    """[client, ...] as [client, 1, ..., ...], with as many axes as `inputs`."""
+    return affine.view(len(affine), *[1] * (inputs.dim() - affine.dim()), *affine.shape[1:])
+
+
+def _batch_norm(
+    inputs: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float
+) -> torch.Tensor:
+    """Batch statistics of every client's features: [client, batch, feature (, place)], weight [client, feature].
+
+    The clients' features stand side by side, [batch, client * feature], as one wide layer's.
+    """
+    clients, features = inputs.shape[0], inputs.shape[2]
+    wide = inputs.transpose(0, 1).flatten(start_dim=1, end_dim=2)
+    scale, shift = (None if affine is None else affine.flatten() for affine in (weight, bias))
+    outputs: torch.Tensor = F.batch_norm(wide, None, None, scale, shift, training=True, eps=eps)
+    apart: torch.Tensor = outputs.unflatten(1, (clients, features))
+    return apart.transpose(0, 1)
+
+
+_ELEMENTWISE_MODULES: frozenset[type[nn.Module]] = frozenset(
+    {
+        nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Softplus,
+        nn.Softsign, nn.Tanh, nn.Sigmoid, nn.LogSigmoid, nn.Hardtanh, nn.Hardsigmoid, nn.Hardswish, nn.Identity,
+    }
+)  # fmt: skip
+# Sums and products are among them because no supported operation changes the number of axes of one
+# operand and not of the other, so that the client axes always meet.
+_ELEMENTWISE_FUNCTIONS: frozenset[Callable[..., Any]] = frozenset(
+    {
+        torch.relu, torch.tanh, torch.sigmoid, torch.exp, torch.square, torch.abs, torch.sin, torch.cos,
+        torch.add, torch.sub, torch.mul, torch.div, torch.neg,
+        F.relu, F.relu6, F.leaky_relu, F.elu, F.selu, F.celu, F.gelu, F.silu, F.mish, F.softplus, F.softsign,
+        F.tanh, F.sigmoid, F.logsigmoid, F.hardtanh, F.hardsigmoid, F.hardswish,
+        operator.add, operator.sub, operator.mul, operator.truediv, operator.neg, operator.pow,
+        operator.iadd, operator.isub, operator.imul,
+    }
+)  # fmt: skip
+_ELEMENTWISE_METHODS = frozenset(
+    {"relu", "tanh", "sigmoid", "exp", "square", "abs", "add", "sub", "mul", "div"}
+)

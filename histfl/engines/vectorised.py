@@ -1,0 +1,193 @@
+"""The fast engine: clients step together where their model allows it, and cells side by side.
+
+On a CPU every thread runs with one torch thread of its own on a few clients at a time, whose weights stay
+in cache; cells go at their own pace and meet at the end of the global round. On a GPU the clients of all
+cells with submodels of one shape step together.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby
+
+import torch
+
+from histfl.engines.blocks import Block, Part, Trainer, cut_into_blocks, halves, num_clients
+from histfl.engines.memory import keep_freed_memory
+from histfl.engines.reference import ReferenceEngine
+from histfl.engines.ways import choose_trainer
+from histfl.partition import State
+from histfl.training import CellJob, CellResult, Task
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """What a block says of one of its parts: final models [client, ...] and losses [client]."""
+
+    place: int
+    final: State
+    losses: torch.Tensor
+
+
+_Pieces = list[_Piece]
+_Mapper = Callable[[Iterable[Block]], Iterator[_Pieces]]  # trains blocks, results in their order
+
+
+class VectorisedEngine:
+    """Gives the reference engine's results, to rounding; tasks that no fast way fits go to that engine."""
+
+    name = "vectorised"
+
+    def __init__(self) -> None:
+        self._known: tuple[Task, Trainer | None] | None = None
+
+    def supports(self, task: Task) -> bool:
+        """Whether a fast way fits the task."""
+        return self._trainer(task) is not None
+
+    def run(self, jobs: Sequence[CellJob]) -> Sequence[CellResult]:
+        trainer = self._trainer(jobs[0].task) if jobs else None
+        if trainer is None:
+            return ReferenceEngine().run(jobs)
+        if jobs[0].task.data.inputs.device.type == "cpu":
+            return _run_threads(jobs, trainer)
+        return _run_groups(jobs, trainer)
+
+    def _trainer(self, task: Task) -> Trainer | None:
+        if self._known is None or self._known[0] is not task:
+            self._known = task, choose_trainer(task)
+        return self._known[1]
+
+
+def _run_threads(jobs: Sequence[CellJob], trainer: Trainer) -> list[CellResult]:
+    """Cells side by side; their blocks go to as many threads as torch may use."""
+    keep_freed_memory()
+    with _one_torch_thread() as threads:
+        if threads == 1:
+            return [_run_cells([job], trainer, _in_turn(trainer))[0] for job in jobs]
+        with (
+            ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as workers,
+            ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as cells,
+        ):
+            mapper = _side_by_side(trainer, workers, threads)
+            try:
+                return [
+                    result for [result] in cells.map(lambda job: _run_cells([job], trainer, mapper), jobs)
+                ]
+            except BaseException:  # an interrupt too: wait for no more than the blocks in progress
+                workers.shutdown(wait=False, cancel_futures=True)
+                cells.shutdown(wait=False, cancel_futures=True)
+                raise
+
+
+def _run_groups(jobs: Sequence[CellJob], trainer: Trainer) -> list[CellResult]:
+    """Cells whose submodels have the same shapes step together, one group after another."""
+    groups: dict[object, list[int]] = {}
+    for place, job in enumerate(jobs):
+        shapes = tuple((name, tensor.shape) for name, tensor in job.start.items())
+        groups.setdefault((shapes, len(job.schedule.arrived)), []).append(place)
+    results: dict[int, CellResult] = {}
+    mapper = _in_turn(trainer)
+    for places in groups.values():
+        results.update(zip(places, _run_cells([jobs[p] for p in places], trainer, mapper), strict=True))
+    return [results[place] for place in range(len(jobs))]
+
+
+def _run_cells(jobs: Sequence[CellJob], trainer: Trainer, mapper: _Mapper) -> list[CellResult]:
+    """Lines 3 to 9 of Algorithm 1 for cells of one submodel shape, in step with each other."""
+    states = [job.start for job in jobs]
+    losses: list[list[torch.Tensor]] = [[] for _ in jobs]
+    errors: list[list[torch.Tensor]] = [[] for _ in jobs]
+    most = trainer.clients_at_once(states[0])
+    for edge_round in range(len(jobs[0].schedule.arrived)):
+        parts = [
+            Part(
+                place,
+                job,
+                states[place],
+                edge_round,
+                job.schedule.arrived[edge_round] + job.cell.first_client,
+            )
+            for place, job in enumerate(jobs)
+            if len(job.schedule.arrived[edge_round])
+        ]
+        pieces = (piece for found in mapper(cut_into_blocks(parts, most)) for piece in found)
+        # Pieces come in the order of their parts, so an uplink reads its cell's without waiting for all.
+        for place, own in groupby(pieces, key=lambda piece: piece.place):
+            job, finals = jobs[place], _finals(own, losses[place])
+            states[place], error = job.task.uplink.aggregate(states[place], finals, job.link, edge_round)
+            errors[place].append(error)
+    return [
+        _result(job, state, torch.cat(own_losses) if own_losses else None, own_errors)
+        for job, state, own_losses, own_errors in zip(jobs, states, losses, errors, strict=True)
+    ]
+
+
+def _finals(pieces: Iterable[_Piece], losses: list[torch.Tensor]) -> Iterator[State]:
+    for piece in pieces:
+        losses.append(piece.losses)
+        yield piece.final
+
+
+def _result(
+    job: CellJob, state: State, losses: torch.Tensor | None, errors: Sequence[torch.Tensor]
+) -> CellResult:
+    if losses is None:
+        return CellResult(state=state, loss=None, client_steps=0, edge_error=0.0)
+    steps = len(losses) * job.task.local.local_steps
+    return CellResult(
+        state=state,
+        loss=losses.sum().item() / steps,
+        client_steps=steps,
+        edge_error=torch.stack(list(errors)).mean().item(),
+    )
+
+
+def _train(trainer: Trainer, block: Block) -> _Pieces:
+    """One block; where a GPU's memory is too small for it, its halves."""
+    try:
+        final, losses = trainer.train(block)
+    except torch.OutOfMemoryError:
+        if num_clients(block) == 1:
+            raise
+    else:
+        sizes = [len(part.clients) for part in block]
+        finals = {name: tensor.split(sizes) for name, tensor in final.items()}
+        return [
+            _Piece(part.place, {name: rows[index] for name, rows in finals.items()}, own)
+            for index, (part, own) in enumerate(zip(block, losses.split(sizes), strict=True))
+        ]
+    return [piece for half in halves(block) for piece in _train(trainer, half)]
+
+
+def _in_turn(trainer: Trainer) -> _Mapper:
+    return lambda blocks: (_train(trainer, block) for block in blocks)
+
+
+def _side_by_side(trainer: Trainer, workers: ThreadPoolExecutor, threads: int) -> _Mapper:
+    def mapper(blocks: Iterable[Block]) -> Iterator[_Pieces]:
+        # A few blocks ahead keep the threads busy, and no more of the cell's models in memory than that.
+        ahead: deque[Future[_Pieces]] = deque()
+        for block in blocks:
+            ahead.append(workers.submit(_train, trainer, block))
+            if len(ahead) > threads:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
+
+    return mapper
+
+
+@contextmanager
+def _one_torch_thread() -> Iterator[int]:
+    """One torch thread for every thread of ours, as many of which as torch had; torch's number comes back."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield threads
+    finally:
+        torch.set_num_threads(threads)
