@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -19,6 +20,7 @@ from histfl.errors import HistflError, UsageError
 
 if TYPE_CHECKING:
     from histfl.experiments.config import Config
+    from histfl.experiments.live import Follower
 
 app = typer.Typer(
     help="Federated learning over hierarchical wireless networks with independent submodels (HIST).",
@@ -44,6 +46,14 @@ DataDir = Annotated[
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 EngineName = Annotated[str, typer.Option("--engine", help="auto, reference or vectorised.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on from the last whole round in --out.")]
+TensorBoardFlag = Annotated[
+    bool, typer.Option("--tensorboard", help="Also write RUN/tensorboard (extra tensorboard).")
+]
+MLflowFlag = Annotated[
+    bool,
+    typer.Option("--mlflow", help="Also log to MLflow, sqlite:///mlflow.db if none is set (extra mlflow)."),
+]
+MLflowUri = Annotated[str | None, typer.Option(help="The MLflow store or server to log to.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, nothing else.")]
 
 
@@ -56,6 +66,9 @@ def run(
     device: Device = "auto",
     engine: EngineName = "auto",
     resume: Resume = False,
+    tensorboard: TensorBoardFlag = False,
+    mlflow: MLflowFlag = False,
+    mlflow_uri: MLflowUri = None,
     as_json: Json = False,
 ) -> None:
     """Train once; the folder gets records, a checkpoint, the model, a summary and a report."""
@@ -66,7 +79,8 @@ def run(
         raise UsageError("--resume needs --out, the folder of the run to go on with")
     folder = out or free_folder(Path(source).stem)
     arms: dict[str, Config] = {config.method.name: config}
-    summaries = _run_all(arms, {config.method.name: folder}, folder, (data_dir, device, engine), resume)
+    choices = _Choices(data_dir, device, engine, resume, tensorboard, mlflow, mlflow_uri)
+    summaries = _run_all(arms, {config.method.name: folder}, folder, choices)
     _show([folder], folder / "report.html", summaries[config.method.name] if as_json else None)
 
 
@@ -82,6 +96,9 @@ def sweep(
     device: Device = "auto",
     engine: EngineName = "auto",
     resume: Resume = False,
+    tensorboard: TensorBoardFlag = False,
+    mlflow: MLflowFlag = False,
+    mlflow_uri: MLflowUri = None,
     as_json: Json = False,
 ) -> None:
     """Train every combination of the varied settings and compare them; resumable arm by arm."""
@@ -92,7 +109,8 @@ def sweep(
     configs = {arm.name: arm.config for arm in arms(source, settings, vary)}
     folder = out or free_folder(f"{Path(source).stem}-sweep")
     folders = {name: folder / name for name in configs}
-    summaries = _run_all(configs, folders, folder, (data_dir, device, engine), resume)
+    choices = _Choices(data_dir, device, engine, resume, tensorboard, mlflow, mlflow_uri)
+    summaries = _run_all(configs, folders, folder, choices)
     _show(list(folders.values()), folder / "report.html", summaries if as_json else None)
 
 
@@ -111,7 +129,7 @@ def quickstart(
     configs = {name: load_config("quickstart", [*settings, f"method.name={name}"]) for name in names}
     folder = out or free_folder("quickstart")
     folders = {name: folder / name for name in names}
-    summaries = _run_all(configs, folders, folder, (None, device, engine), resume=False)
+    summaries = _run_all(configs, folders, folder, _Choices(None, device, engine))
     _show(list(folders.values()), folder / "report.html", summaries if as_json else None)
 
 
@@ -305,39 +323,64 @@ def free_folder(name: str) -> Path:
     raise UsageError("runs/ is full; give --out")
 
 
+@dataclass(frozen=True)
+class _Choices:
+    """How runs are carried out and followed; nothing of it changes their numbers."""
+
+    data_dir: Path | None
+    device: str
+    engine: str
+    resume: bool = False
+    tensorboard: bool = False
+    mlflow: bool = False
+    mlflow_uri: str | None = None
+
+    def followers(self, name: str, config: Config, folder: Path) -> list[Follower]:
+        from histfl.experiments.live import MLflow, TensorBoard
+
+        chosen: list[Follower] = [TensorBoard(folder / "tensorboard")] if self.tensorboard else []
+        if self.mlflow or self.mlflow_uri:
+            chosen.append(MLflow(name, config, folder, self.mlflow_uri, resume=self.resume))
+        return chosen
+
+
 def _run_all(
-    configs: Mapping[str, Config],
-    folders: Mapping[str, Path],
-    top: Path,
-    choices: tuple[Path | None, str, str],
-    resume: bool,
+    configs: Mapping[str, Config], folders: Mapping[str, Path], top: Path, choices: _Choices
 ) -> dict[str, dict[str, Any]]:
     """Run each configuration into its folder; the comparison page in `top` follows them."""
     from histfl.experiments.build import build, load_ingredients
-    from histfl.experiments.live import LivePage
+    from histfl.experiments.live import LivePage, telling
     from histfl.experiments.progress import progress
     from histfl.experiments.report import gather, write_report
     from histfl.experiments.run import execute
     from histfl.experiments.store import RunFolder
 
-    data_dir, device, engine = choices
     page = LivePage(top / "report.html", f"histfl: {top.name}", folders.values())
     summaries = {}
     with _interruptible(top):
         for name, config in configs.items():
-            experiment = build(
-                config, load_ingredients(config, data_dir=data_dir), device=device, engine=engine
-            )
-            with progress(name, config.training.rounds, Console(stderr=True)) as show:
-
-                def on_round(record: dict[str, Any], show: Callable[[dict[str, Any]], None] = show) -> None:
-                    show(record)
-                    page.on_round(record)
-
-                run = execute(experiment, RunFolder(folders[name]), resume=resume, on_round=on_round)
+            followers = choices.followers(name, config, folders[name])
+            ingredients = load_ingredients(config, data_dir=choices.data_dir)
+            experiment = build(config, ingredients, device=choices.device, engine=choices.engine)
+            folder = RunFolder(folders[name])
+            with (
+                progress(name, config.training.rounds, Console(stderr=True)) as show,
+                telling(followers, folder) as told,
+            ):
+                hooks = (show, told.on_round, page.on_round)
+                run = execute(experiment, folder, resume=choices.resume, on_round=_all_of(hooks))
+                told.on_end(run)
             summaries[name] = run.summary
     write_report(page.path, page.title, gather(page.folders))
     return summaries
+
+
+def _all_of(hooks: Sequence[Callable[[dict[str, Any]], None]]) -> Callable[[dict[str, Any]], None]:
+    def on_round(record: dict[str, Any]) -> None:
+        for hook in hooks:
+            hook(record)
+
+    return on_round
 
 
 def _show(folders: Sequence[Path], page: Path, as_json: object | None) -> None:
