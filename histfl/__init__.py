@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from histfl.errors import HistflError
     from histfl.experiments.api import train
+    from histfl.experiments.compare import compare
     from histfl.experiments.run import Run
     from histfl.network import Network
 
-__all__ = ["HistflError", "Network", "Run", "train"]
+__all__ = ["HistflError", "Network", "Run", "compare", "train"]
 
 _HOMES = {
     "HistflError": "histfl.errors",
     "Network": "histfl.network",
     "Run": "histfl.experiments.run",
+    "compare": "histfl.experiments.compare",
     "train": "histfl.experiments.api",
 }
 

@@ -218,20 +218,34 @@ def report(
         Path | None,
         typer.Option(help="The page to write (default: report.html in the one DIR, or else here)."),
     ] = None,
+    figures: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also write PDF and PNG plots, CSV and LaTeX tables to this folder (extra figures)."
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """One page that compares any runs; a broken run is named and the rest is shown."""
-    from histfl.experiments.report import gather, write_report
+    from histfl.experiments.report import gather, write_figures, write_report
 
     gathered = gather(folders)
     page = out or (folders[0] if len(folders) == 1 else Path()) / "report.html"
     write_report(page, f"histfl: {page.resolve().parent.name}", gathered)
+    if not gathered.runs:
+        raise UsageError(
+            f"no run can be shown, for example {': '.join(gathered.broken[0])}; {page} names all"
+        )
+    written = [] if figures is None else write_figures(figures, gathered)
     about = {
         "report": str(page),
         "runs": {run.name: run.summary for run in gathered.runs},
         "broken": dict(gathered.broken),
+        "figures": [str(path) for path in written],
     }
     _show(folders, page, about if as_json else None)
+    if written and not as_json:
+        typer.echo(f"figures: {figures}")
 
 
 @app.command()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
@@ -97,6 +98,20 @@ def summarise(
         "client_steps_per_second": last["client_steps"] / wall_seconds if wall_seconds > 0 else None,
         "versions": versions(),
     }
+
+
+def scalars(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+    """The numbers of a record or summary by path, such as latency/uplink_seconds; lists by cell number."""
+    found: dict[str, float] = {}
+    for key, value in values.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            found |= scalars(value, f"{path}/")
+        elif isinstance(value, list) and key in ("cell_seconds", "submodel_parameters"):
+            found |= scalars({f"cell_{cell}": number for cell, number in enumerate(value)}, f"{path}/")
+        elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            found[path] = value
+    return found
 
 
 def versions() -> dict[str, str]:

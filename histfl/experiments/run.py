@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -58,6 +59,18 @@ class Run:
     @property
     def simulated_seconds(self) -> Floats:
         return self.column("simulated_seconds")
+
+    def plot(self, against: str = "megabytes_per_client") -> Any:
+        """Test accuracy against megabytes_per_client, simulated_seconds or round: a plotly figure."""
+        from histfl.experiments.compare import compare
+
+        return compare(**{str(self.summary["method"]): self}).plot(against)
+
+    def to_frame(self) -> Any:
+        """The records as a pandas DataFrame, a row a global round; nested numbers by path."""
+        from histfl.experiments.compare import frame
+
+        return frame(self.records)
 
 
 def execute(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from conftest import SMALL
 
-from histfl.experiments.live.follower import scalars
+from histfl.experiments.records import scalars
 
 # MLflow's own use of SQLAlchemy, sqlite and others is not ours to mend.
 pytestmark = [pytest.mark.filterwarnings("ignore")]

@@ -12,7 +12,7 @@ from runs_for_tests import made_up_rounds, write_run
 
 from histfl.experiments.config import load_config
 from histfl.experiments.live import LivePage, page, telling
-from histfl.experiments.live.follower import scalars
+from histfl.experiments.records import scalars
 from histfl.experiments.store import RunFolder
 
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from conftest import SMALL
 
-from histfl.experiments.live.follower import scalars
 from histfl.experiments.live.tensorboard import partition_image
+from histfl.experiments.records import scalars
 from histfl.experiments.report.style import LINE_COLOURS
 
 

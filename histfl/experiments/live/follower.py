@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Protocol
 
 from histfl.errors import UsageError
 from histfl.experiments.records import Record
@@ -56,20 +55,6 @@ def telling(followers: Sequence[Follower], folder: RunFolder) -> Iterator[Tellin
     finally:
         for follower in followers:
             follower.close(finished=finished)
-
-
-def scalars(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
-    """The numbers of a record or summary by path, such as latency/uplink_seconds; lists by cell number."""
-    found: dict[str, float] = {}
-    for key, value in values.items():
-        path = f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            found |= scalars(value, f"{path}/")
-        elif isinstance(value, list) and key in ("cell_seconds", "submodel_parameters"):
-            found |= scalars({f"cell_{cell}": number for cell, number in enumerate(value)}, f"{path}/")
-        elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-            found[path] = value
-    return found
 
 
 def missing(extra: str, error: ImportError) -> UsageError:

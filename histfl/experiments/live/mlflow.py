@@ -12,8 +12,8 @@ from typing import Any
 
 from histfl.errors import UsageError
 from histfl.experiments.config import Config
-from histfl.experiments.live.follower import missing, scalars
-from histfl.experiments.records import Record
+from histfl.experiments.live.follower import missing
+from histfl.experiments.records import Record, scalars
 from histfl.experiments.run import Run
 
 EXPERIMENT = "histfl"

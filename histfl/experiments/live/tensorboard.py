@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 from plotly.colors import hex_to_rgb, unlabel_rgb
 
-from histfl.experiments.live.follower import missing, scalars
+from histfl.experiments.live.follower import missing
 from histfl.experiments.pictures import SHARED
-from histfl.experiments.records import Record
+from histfl.experiments.records import Record, scalars
 from histfl.experiments.report.style import GREY, cell_colours
 from histfl.experiments.run import Run
 

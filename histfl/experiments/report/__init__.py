@@ -4,6 +4,7 @@ from histfl.experiments.report.answer import answer_sentence, answer_table, runs
 from histfl.experiments.report.arms import Arm, arms_of
 from histfl.experiments.report.folders import Gathered, ShownRun, gather
 from histfl.experiments.report.page import report_page, write_report
+from histfl.experiments.report.paper import write_figures
 from histfl.experiments.report.style import COLOURS
 
 __all__ = [
@@ -17,5 +18,6 @@ __all__ = [
     "gather",
     "report_page",
     "runs_table",
+    "write_figures",
     "write_report",
 ]

@@ -72,7 +72,7 @@ def part_figure(arms: Sequence[Arm]) -> go.Figure:
     figure = go.Figure()
     places = list(range(len(arms)))
     for colour, pattern, part in ((0, "", "compute"), (1, "/", "uplink")):
-        means = [_part(arm, f"{part}_seconds").mean() for arm in arms]
+        means = [part_seconds(arm, part) for arm in arms]
         bar = go.Bar(
             y=places,
             x=means,
@@ -92,7 +92,7 @@ def cell_figure(arms: Sequence[Arm]) -> go.Figure:
     """Which cells a round waits for: seconds of every cell, the mean over the rounds."""
     figure = go.Figure()
     for index, arm in enumerate(arms):
-        means = _by_cell(arm, lambda record: record["latency"]["cell_seconds"]).mean(axis=0)
+        means = by_cell(arm, lambda record: record["latency"]["cell_seconds"]).mean(axis=0)
         colour = {"color": line_style(index)["color"]}
         cells = np.arange(len(means))
         if len(means) * len(arms) <= 120:
@@ -109,7 +109,7 @@ def size_figure(arms: Sequence[Arm]) -> go.Figure:
     """Parameters of every cell's submodel over the rounds (of the first seed); a band where cells are many."""
     figure = go.Figure()
     for index, arm in enumerate(arms):
-        sizes = _by_cell(arm, lambda record: record["submodel_parameters"]).T
+        sizes = by_cell(arm, lambda record: record["submodel_parameters"]).T
         rounds = np.array([arm.runs[0].records[i]["round"] for i in arm.shown], dtype=float)
         keep = np.unique(np.linspace(0, len(rounds) - 1, min(SIZE_POINTS, len(rounds))).astype(int))
         if (sizes == sizes[:, :1]).all():
@@ -134,11 +134,12 @@ def size_figure(arms: Sequence[Arm]) -> go.Figure:
     return _laid_out(figure, 360, len(arms))
 
 
-def _part(arm: Arm, key: str) -> Floats:
-    return arm.values(lambda record: float(record["latency"][key]))
+def part_seconds(arm: Arm, part: str) -> float:
+    """The mean seconds a round of `compute` or `uplink`."""
+    return float(arm.values(lambda record: float(record["latency"][f"{part}_seconds"])).mean())
 
 
-def _by_cell(arm: Arm, read: Callable[[Record], Sequence[float]]) -> Floats:
+def by_cell(arm: Arm, read: Callable[[Record], Sequence[float]]) -> Floats:
     """[shown round, cell] of the arm's first seed."""
     return np.array([read(arm.runs[0].records[index]) for index in arm.shown], dtype=np.float64)
 

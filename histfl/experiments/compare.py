@@ -1,0 +1,72 @@
+"""Comparing runs in Python and in notebooks: the report's figure, table and sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import plotly.graph_objects as go
+
+from histfl.errors import UsageError
+from histfl.experiments.records import Record, scalars
+from histfl.experiments.report import Arm, ShownRun, answer_sentence, answer_table, arms_of, runs_table
+from histfl.experiments.report.figures import AXES, accuracy_figure
+from histfl.experiments.report.html import table_html
+from histfl.experiments.run import Run
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs side by side; in a notebook it shows itself as a sentence and a table."""
+
+    runs: tuple[ShownRun, ...]
+
+    @property
+    def arms(self) -> list[Arm]:
+        """The runs by configuration; those that differ in the seed alone are one arm."""
+        return arms_of(self.runs)
+
+    @property
+    def sentence(self) -> str:
+        return answer_sentence(self.arms)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A dictionary a run, its totals and its cost to each target as its summary has them."""
+        table = runs_table(self.runs)
+        keys = [column.key for column in table.columns]
+        return [dict(zip(keys, [cell.value for cell in row], strict=True)) for row in table.rows]
+
+    def plot(self, against: str = "megabytes_per_client") -> go.Figure:
+        """Test accuracy against megabytes_per_client, simulated_seconds or round."""
+        if against not in AXES:
+            raise UsageError(f"plot against {against!r}; use {', '.join(AXES)}")
+        return accuracy_figure(self.arms, against)
+
+    def __str__(self) -> str:
+        return self.sentence
+
+    def _repr_html_(self) -> str:
+        return f"<p>{table_html(answer_table(self.arms), self.sentence, 'comparison')}</p>"
+
+
+def compare(*runs: Run, **named: Run) -> Comparison:
+    """Compare runs: `compare(run_a, run_b)` names them by method, `compare(ours=run_a, theirs=run_b)` as given."""
+    if not runs and not named:
+        raise UsageError("compare() needs at least one run")
+    methods = [str(run.summary["method"]) for run in runs]
+    names = [name if methods.count(name) == 1 else f"{name} {i}" for i, name in enumerate(methods, start=1)]
+    pairs = [*zip(names, runs, strict=True), *named.items()]
+    return Comparison(tuple(ShownRun.of(name, run) for name, run in pairs))
+
+
+def frame(records: Sequence[Record]) -> Any:
+    """Records as a pandas DataFrame, a row a record."""
+    try:
+        import pandas
+    except ImportError as error:
+        raise UsageError(
+            f"to_frame() needs pandas ({error}); install it with: pip install 'histfl[notebook]'"
+        ) from None
+    return pandas.DataFrame([scalars(record) for record in records]).set_index("round", drop=False)

@@ -1,0 +1,70 @@
+"""run.plot(), run.to_frame() and histfl.compare."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import histfl
+from histfl.errors import UsageError
+
+
+def trained(method: str, seed: int = 1) -> histfl.Run:
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(80, 6, generator=generator)
+    data = (inputs, (inputs[:, 0] > 0).long())
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
+    network = histfl.Network.uniform(cells=2, clients_per_cell=2)
+    settings = {"rounds": 3, "local_steps": 2, "edge_rounds": 1, "batch_size": 8, "seed": seed}
+    return histfl.train(model, data, data, network=network, method=method, device="cpu", **settings)
+
+
+@pytest.fixture(scope="module")
+def runs() -> dict[str, histfl.Run]:
+    return {method: trained(method) for method in ("hist", "hfedavg")}
+
+
+def test_a_run_plots_its_accuracy(runs: dict[str, histfl.Run]) -> None:
+    (line,) = runs["hist"].plot("round").data
+    assert line.x.tolist() == [1, 2, 3]
+    assert line.y.tolist() == runs["hist"].accuracy.tolist()
+    with pytest.raises(UsageError, match="plot against 'joy'"):
+        runs["hist"].plot("joy")
+
+
+def test_a_comparison_has_the_summaries_numbers(runs: dict[str, histfl.Run]) -> None:
+    found = histfl.compare(runs["hist"], runs["hfedavg"])
+    assert [row["run"] for row in found.rows] == ["hist", "hfedavg"]
+    for row, run in zip(found.rows, runs.values(), strict=True):
+        for key in ("final_accuracy", "megabytes_per_client", "simulated_seconds"):
+            assert row[key] == run.summary[key]
+    assert [line.name for line in found.plot().data] == ["hist", "hfedavg"]
+    assert "<table" in found._repr_html_()
+
+
+def test_runs_may_be_named_and_seeds_are_one_arm(runs: dict[str, histfl.Run]) -> None:
+    found = histfl.compare(runs["hist"], trained("hist", seed=2), theirs=runs["hfedavg"])
+    assert [run.name for run in found.runs] == ["hist 1", "hist 2", "theirs"]
+    assert [arm.label for arm in found.arms] == ["hist (2 seeds)", "theirs"]
+    with pytest.raises(UsageError, match="at least one run"):
+        histfl.compare()
+
+
+def test_a_frame_has_a_row_a_round(runs: dict[str, histfl.Run]) -> None:
+    pytest.importorskip("pandas", reason="the extra notebook is not installed")
+    frame = runs["hist"].to_frame()
+    assert frame.index.tolist() == [1, 2, 3]
+    assert np.array_equal(frame["accuracy"], runs["hist"].accuracy)
+    assert frame["latency/uplink_seconds"][2] == runs["hist"].records[1]["latency"]["uplink_seconds"]
+
+
+def test_without_pandas_the_install_line_is_given(
+    runs: dict[str, histfl.Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(UsageError, match=r"pip install 'histfl\[notebook\]'"):
+        runs["hist"].to_frame()
