@@ -7,7 +7,7 @@ import torch
 from histfl.engines.blocks import Block, Samples, num_clients, stacked_constants, stacked_start
 from histfl.engines.losses import stacked_loss
 from histfl.engines.stacked_graph import StackedGraph, shared_tensors
-from histfl.engines.stacked_linear import InPlaceSGD
+from histfl.engines.stacked_linear import FEWEST_ROWS, InPlaceSGD, with_room
 from histfl.engines.updates import StackedSGD
 from histfl.partition import State
 from histfl.training import LocalTraining, Task
@@ -33,7 +33,7 @@ class StackedTrainer:
 
     def train(self, block: Block) -> tuple[State, torch.Tensor]:
         local = self.task.local
-        start = {name: tensor.requires_grad_() for name, tensor in stacked_start(block).items()}
+        start = {name: self._placed(name, x).requires_grad_() for name, x in stacked_start(block).items()}
         constants = stacked_constants(block)
         shared = shared_tensors(self.task.model, num_clients(block), start | constants)
         tensors = {**shared, **constants, **start}
@@ -51,6 +51,11 @@ class StackedTrainer:
                 tensor.grad = None
             total = total + values.detach()
         return {name: tensor.detach() for name, tensor in start.items()}, total
+
+    def _placed(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor where products with it are fast."""
+        fits = name in self.graph.alone and tensor.shape[1] >= FEWEST_ROWS
+        return with_room(tensor) if fits and tensor.device.type == "cpu" else tensor
 
 
 def in_place_sgd(local: LocalTraining) -> InPlaceSGD | None:

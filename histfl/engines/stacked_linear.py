@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
 
@@ -15,6 +16,28 @@ class InPlaceSGD:
 
     learning_rate: float
     keep: float
+
+
+ROWS = 16  # a vector register's floats: products with whole ones are up to a third faster
+FEWEST_ROWS = 32  # below, a product is too short to gain
+
+
+def with_room(tensor: torch.Tensor) -> torch.Tensor:
+    """`tensor` [client, out, ...] as a view of a copy in whose memory `out` is a multiple of `ROWS`.
+
+    Only `stacked_linear` uses the rows beyond; they hold zeros and stay so.
+    """
+    out = tensor.shape[1]
+    view = tensor.new_zeros(len(tensor), -(-out // ROWS) * ROWS, *tensor.shape[2:])[:, :out]
+    return view.copy_(tensor)
+
+
+def _whole(view: torch.Tensor) -> torch.Tensor:
+    """A tensor made `with_room`, with the rows beyond; any other tensor as it is."""
+    entries = view.shape[2:].numel()
+    if view.stride(0) <= view.shape[1] * entries:
+        return view
+    return view.as_strided((len(view), view.stride(0) // entries, *view.shape[2:]), view.stride())
 
 
 def stacked_linear(
@@ -43,9 +66,12 @@ class _StackedLinear(torch.autograd.Function):
     ) -> torch.Tensor:
         # Not saved through autograd, which would refuse tensors that an update has changed since.
         ctx.inputs, ctx.weight, ctx.bias, ctx.update = inputs, weight, bias, update
+        transposed = _whole(weight).transpose(1, 2)
         if bias is None:
-            return torch.bmm(inputs, weight.transpose(1, 2))
-        return torch.baddbmm(bias.unsqueeze(1), inputs, weight.transpose(1, 2))
+            outputs = torch.bmm(inputs, transposed)
+        else:
+            outputs = torch.baddbmm(_whole(bias).unsqueeze(1), inputs, transposed)
+        return outputs[:, :, : weight.shape[1]]
 
     @staticmethod
     @once_differentiable
@@ -60,7 +86,10 @@ class _StackedLinear(torch.autograd.Function):
             return for_inputs, for_weight, gradient.sum(dim=1) if wants_bias else None, None
         rate, keep = update.learning_rate, update.keep
         if wants_weight:
-            weight.baddbmm_(gradient.transpose(1, 2), inputs, beta=keep, alpha=-rate)
+            whole = _whole(weight)  # torch adds a batched product to contiguous memory alone
+            beyond = whole.shape[1] - weight.shape[1]
+            wide = F.pad(gradient, (0, beyond)) if beyond else gradient
+            whole.baddbmm_(wide.transpose(1, 2), inputs, beta=keep, alpha=-rate)
         if wants_bias:
             bias.mul_(keep) if keep != 1.0 else None
             bias.sub_(gradient.sum(dim=1), alpha=rate)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import torch
@@ -25,13 +26,15 @@ def choose_trainer(task: Task) -> Trainer | None:
     if _works(lambda: _stacked_agrees(task)):
         return StackedTrainer(task)
     if task.data.inputs.device.type == "cpu":
-        return OneByOneTrainer(task, channels_last=_works(lambda: _channels_last_agrees(task)))
+        return OneByOneTrainer(task)
     return VmappedTrainer(task) if _works(lambda: _vmapped_agrees(task)) else None
 
 
 def _works(attempt: Callable[[], bool]) -> bool:
     try:
-        return attempt()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # torch warns where it would loop over the clients after all
+            return attempt()
     except Exception:  # a user's module or loss may fail in any way; the next way is then tried
         return False
 
@@ -103,27 +106,6 @@ def _vmapped_agrees(task: Task) -> bool:
     _, found = VmappedTrainer(task).gradients(stacked, {}, inputs, targets)
     with torch.no_grad():
         return _close(found, _losses_of_two(task, stacked))
-
-
-def _channels_last_agrees(task: Task) -> bool:
-    """Whether the module takes images with the channels innermost in memory, forwards and backwards.
-
-    A module that views memory in its own way may refuse them.
-    """
-    inputs, targets = _tried(task)
-    if inputs.dim() != 4:
-        return False
-    losses = []
-    for memory_format in (torch.contiguous_format, torch.channels_last):
-        state = {
-            name: (x.contiguous(memory_format=memory_format) if x.dim() == 4 else x).requires_grad_()
-            for name, x in _parameters(task).items()
-        }
-        images = inputs.contiguous(memory_format=memory_format)
-        value = task.loss(functional_call(task.model, state, (images,)), targets)
-        torch.autograd.grad(value, tuple(state.values()), allow_unused=True)
-        losses.append(value.detach())
-    return _close(*losses)
 
 
 def _close(left: torch.Tensor, right: torch.Tensor) -> bool:

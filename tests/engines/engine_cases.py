@@ -1,0 +1,117 @@
+"""Tasks on which engines are compared: small models of every kind, and every setting of a round."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from histfl.data import TensorData
+from histfl.experiments.build import Experiment, Ingredients, build
+from histfl.experiments.config import Config
+from histfl.models import build_model
+from histfl.network import Network
+from histfl.settings import checked
+
+
+class DenseResidual(nn.Module):
+    """A user's own: normalisations, a residual sum, functions and operators in the forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter = nn.Linear(12, 10)
+        self.norm = nn.BatchNorm1d(10)
+        self.inner = nn.Linear(10, 37)
+        self.back = nn.Linear(37, 10, bias=False)
+        self.layer = nn.LayerNorm(10)
+        self.leave = nn.Linear(10, 3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        stream = torch.relu(self.norm(self.enter(torch.flatten(inputs, 1))))
+        stream = stream + 0.5 * self.back(nn.functional.gelu(self.inner(stream)))
+        return self.leave(self.layer(stream).tanh())
+
+
+class ConvResidual(nn.Module):
+    """A user's own with convolutions, pooling that overlaps, and a view of the flattened images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(1, 6, 3, padding=1)
+        self.norm = nn.BatchNorm2d(6)
+        self.pool = nn.MaxPool2d(3, stride=2, padding=1)
+        self.inner = nn.Conv2d(6, 8, 3, padding=1)
+        self.back = nn.Conv2d(8, 6, 1)
+        self.leave = nn.Linear(6 * 3 * 3, 3)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        stream = self.pool(torch.relu(self.norm(self.stem(images))))
+        stream = stream + self.back(torch.relu(self.inner(stream)))
+        return self.leave(stream.view(len(stream), -1))
+
+
+class Tied(nn.Module):
+    """One linear layer used twice, so its gradient is a sum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter = nn.Linear(12, 10)
+        self.again = nn.Linear(10, 10)
+        self.inner = nn.Linear(10, 40)
+        self.leave = nn.Linear(40, 3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden = torch.relu(self.enter(inputs.flatten(1)))
+        twice = torch.relu(self.again(torch.relu(self.again(hidden))))
+        return self.leave(torch.relu(self.inner(twice)))
+
+
+def with_dropout() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(12, 9), nn.ReLU(), nn.Dropout(0.3), nn.Linear(9, 3))
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "mlp": (lambda: build_model("mlp", {"hidden": [70, 9]}, (12,), 3, seed=1), (12,)),
+    "lenet5": (lambda: build_model("lenet5", {}, (1, 28, 28), 3, seed=1), (1, 28, 28)),
+    "resnet18": (lambda: build_model("resnet18", {"width": 4}, (3, 8, 8), 3, seed=1), (3, 8, 8)),
+    "dense residual": (DenseResidual, (3, 4)),
+    "convolutional residual": (ConvResidual, (1, 6, 6)),
+    "tied": (Tied, (12,)),
+    "dropout": (with_dropout, (12,)),
+}
+
+
+def make_data(shape: tuple[int, ...], samples: int, dtype: torch.dtype) -> TensorData:
+    generator = torch.Generator().manual_seed(samples)
+    inputs = torch.randn(samples, *shape, dtype=torch.float64, generator=generator).to(dtype)
+    return TensorData(inputs, torch.arange(samples) % 3, ("a", "b", "c"))
+
+
+def make_experiment(
+    model: str,
+    *,
+    dtype: torch.dtype = torch.float64,
+    device: str = "cpu",
+    people: Network | None = None,
+    engine: str = "reference",
+    frozen: tuple[str, ...] = (),
+    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = nn.functional.cross_entropy,
+    **sections: dict[str, Any],
+) -> Experiment:
+    """Seven clients in three cells, with 13 or 14 samples each, so that batches run over epochs."""
+    make, shape = MODELS[model]
+    training = {"local_steps": 3, "edge_rounds": 2, "batch_size": 8, "learning_rate": 0.1, "rounds": 2}
+    tables: dict[str, Any] = {"uplink": {"name": "ideal"}, "data": {"split": "iid"}} | sections
+    tables["training"] = training | sections.get("training", {})
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        module = make().to(dtype)
+    for name in frozen:
+        module.get_parameter(name).requires_grad_(False)
+    ingredients = Ingredients(
+        module,
+        make_data(shape, 95, dtype),
+        make_data(shape, 9, dtype),
+        people or Network.uniform(cells=3, clients=7),
+    )
+    return build(checked(Config, tables, "test"), ingredients, device=device, engine=engine, loss=loss)

@@ -1,0 +1,311 @@
+"""The parts of the vectorised engine, each against what torch or the reference engine computes."""
+
+import copy
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from engine_cases import MODELS, make_experiment
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from histfl.engines import ReferenceEngine, VectorisedEngine, choose_engine
+from histfl.engines.blocks import Block, Part, Trainer, cut_into_blocks, halves, num_clients
+from histfl.engines.losses import stacked_loss
+from histfl.engines.memory import keep_freed_memory
+from histfl.engines.one_by_one import OneByOneTrainer
+from histfl.engines.pooling import pool_across_images
+from histfl.engines.stacked import StackedTrainer
+from histfl.engines.stacked_graph import StackedGraph, Unstackable
+from histfl.engines.stacked_linear import InPlaceSGD, stacked_linear, with_room
+from histfl.engines.vectorised import _run_groups
+from histfl.engines.vmapped import VmappedTrainer
+from histfl.engines.ways import choose_trainer
+from histfl.errors import UsageError
+from histfl.experiments.build import Experiment
+from histfl.partition import State, draw, even_counts, extract
+from histfl.training import CellJob, Task, client_batches
+from histfl.training.batches import batches_of_clients
+
+WAYS: dict[str, type[Trainer] | None] = {
+    "mlp": StackedTrainer,
+    "dense residual": StackedTrainer,
+    "tied": StackedTrainer,
+    "lenet5": OneByOneTrainer,
+    "resnet18": OneByOneTrainer,
+    "convolutional residual": OneByOneTrainer,
+    "dropout": None,
+}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_way_is_chosen_by_what_the_model_can_do(model: str) -> None:
+    experiment = make_experiment(model, engine="auto")
+    trainer, way = choose_trainer(experiment.hist.task), WAYS[model]
+    assert trainer is None if way is None else type(trainer) is way
+    assert experiment.engine.name == experiment.about["engine"] == ("vectorised" if way else "reference")
+
+
+def test_a_loss_that_torch_cannot_batch_is_computed_client_by_client() -> None:
+    task = make_experiment("mlp", loss=F.multi_margin_loss).hist.task
+    assert type(choose_trainer(task)) is OneByOneTrainer
+
+
+def test_a_module_with_a_memory_of_its_own_is_left_to_the_reference_engine() -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(12, 3)
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            return self.layer(inputs)
+
+    task = make_experiment("mlp").hist.task
+    counting = Task(
+        Counting().double(), task.data, task.split, task.local, task.loss, task.uplink, task.seeds
+    )
+    assert choose_trainer(counting) is None
+    assert counting.model.get_buffer("calls") == 0
+
+
+def test_unknown_engines_are_refused() -> None:
+    task = make_experiment("mlp").hist.task
+    with pytest.raises(UsageError, match="--engine 'vectorized': did you mean 'vectorised'"):
+        choose_engine("vectorized", task)
+    with pytest.raises(UsageError, match="use auto, reference or vectorised"):
+        choose_engine("warp", task)
+    assert isinstance(choose_engine("reference", task), ReferenceEngine)
+    assert isinstance(choose_engine("auto", task), VectorisedEngine)
+
+
+def jobs_of(experiment: Experiment) -> list[CellJob]:
+    run, network = experiment.hist, experiment.hist.network
+    state = {name: value.detach() for name, value in experiment.model.named_parameters()}
+    submodels = draw(run.plan, even_counts(run.plan, network.num_cells), np.random.default_rng(1))
+    cells = [network.cell(index) for index in range(network.num_cells)]
+    return [
+        CellJob(
+            run.task,
+            cell,
+            0,
+            extract(state, submodel),
+            {},
+            run.participation.schedule(cell, 2, 0, run.task.seeds),
+            None,
+        )
+        for cell, submodel in zip(cells, submodels, strict=True)
+    ]
+
+
+class SmallMemory:
+    """A trainer on a device whose memory holds `most` clients."""
+
+    def __init__(self, trainer: Trainer, most: int) -> None:
+        self.trainer, self.most, self.refused = trainer, most, 0
+
+    def clients_at_once(self, start: State) -> int | None:
+        return None
+
+    def train(self, block: Block) -> tuple[State, torch.Tensor]:
+        if num_clients(block) > self.most:
+            self.refused += 1
+            raise torch.OutOfMemoryError("no memory for so many clients")
+        return self.trainer.train(block)
+
+
+@pytest.mark.parametrize("most", [100, 3, 1])
+@pytest.mark.parametrize(
+    ("model", "way"),
+    [
+        ("mlp", StackedTrainer),
+        ("dense residual", StackedTrainer),
+        ("mlp", VmappedTrainer),
+        ("lenet5", VmappedTrainer),
+        ("convolutional residual", VmappedTrainer),
+    ],
+)
+def test_cells_in_step_as_on_a_gpu(model: str, way: Callable[[Task], Trainer], most: int) -> None:
+    training = {"momentum": 0.3, "clip_norm": 0.5} if way is VmappedTrainer else {}
+    experiment = make_experiment(model, training=training, network={"cells": 3, "clients": 7, "dropout": 0.3})
+    jobs = jobs_of(experiment)
+    trainer = SmallMemory(way(experiment.hist.task), most)
+    found, right = _run_groups(jobs, trainer), ReferenceEngine().run(jobs)
+    assert (trainer.refused > 0) == (most < 4)
+    for one, other in zip(right, found, strict=True):
+        assert one.client_steps == other.client_steps
+        assert other.loss == pytest.approx(one.loss, rel=1e-6)
+        for name, value in one.state.items():
+            torch.testing.assert_close(other.state[name], value, rtol=1e-9, atol=1e-9, msg=name)
+
+
+def test_one_client_that_does_not_fit_is_an_error() -> None:
+    experiment = make_experiment("mlp")
+    with pytest.raises(torch.OutOfMemoryError):
+        _run_groups(jobs_of(experiment), SmallMemory(StackedTrainer(experiment.hist.task), 0))
+
+
+@settings(deadline=None, max_examples=50)
+@given(sizes=st.lists(st.integers(1, 20), min_size=1, max_size=6), most=st.integers(1, 25))
+def test_blocks_hold_every_client_once_and_in_order(sizes: list[int], most: int) -> None:
+    experiment = make_experiment("mlp")
+    (job, *_) = jobs_of(experiment)
+    ends = np.cumsum([0, *sizes])
+    parts = [Part(p, job, job.start, 0, np.arange(a, b)) for p, (a, b) in enumerate(pairwise(ends))]
+    for limit in (most, None):
+        blocks = list(cut_into_blocks(parts, limit))
+        found = [(part.place, client) for block in blocks for part in block for client in part.clients]
+        assert found == [(part.place, client) for part in parts for client in part.clients]
+        assert all(num_clients(block) <= (limit or sum(sizes)) for block in blocks)
+    (whole,) = cut_into_blocks(parts, None)
+    if num_clients(whole) > 1:
+        first, second = halves(whole)
+        assert 0 <= num_clients(first) - num_clients(second) <= 1
+        again = [(part.place, client) for half in (first, second) for part in half for client in part.clients]
+        assert again == found
+        assert all(len(part.clients) for half in (first, second) for part in half)
+
+
+@settings(deadline=None)
+@given(
+    samples=st.integers(1, 40), first=st.integers(0, 30), steps=st.integers(1, 8), batch=st.integers(1, 20)
+)
+def test_batches_of_many_clients_are_those_of_each(samples: int, first: int, steps: int, batch: int) -> None:
+    clients = [7, 0, 123456]
+    found = batches_of_clients(
+        5, torch.tensor(clients), samples, first_step=first, steps=steps, batch_size=batch
+    )
+    for client, own in zip(clients, found, strict=True):
+        right = client_batches(5, client, samples, first_step=first, steps=steps, batch_size=batch)
+        assert torch.equal(own, right)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    clients=st.integers(1, 4),
+    between=st.lists(st.integers(1, 5), min_size=1, max_size=2),
+    width=st.integers(1, 9),
+    out=st.integers(1, 40),
+    bias=st.booleans(),
+    room=st.booleans(),
+    in_place=st.booleans(),
+)
+def test_stacked_linear_is_each_clients_linear_and_its_step(
+    clients: int, between: list[int], width: int, out: int, bias: bool, room: bool, in_place: bool
+) -> None:
+    generator = torch.Generator().manual_seed(1)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, dtype=torch.float64, generator=generator)
+
+    inputs = normal(clients, *between, width).requires_grad_()
+    start = [normal(clients, out, width), *([normal(clients, out)] if bias else [])]
+    tensors = [(with_room(x) if room else x.clone()).requires_grad_() for x in start]
+    pull = normal(clients, *between, out)
+    update = InPlaceSGD(learning_rate=0.1, keep=0.9) if in_place else None
+    outputs = stacked_linear(inputs, tensors[0], tensors[1] if bias else None, update)
+    outputs.backward(pull)
+
+    leaves = [x.clone().requires_grad_() for x in start]
+    again = inputs.detach().clone().requires_grad_()
+    right = torch.stack([F.linear(again[i], *[x[i] for x in leaves]) for i in range(clients)])
+    right.backward(pull)
+    torch.testing.assert_close(outputs, right)
+    torch.testing.assert_close(inputs.grad, again.grad)
+    for tensor, before, leaf in zip(tensors, start, leaves, strict=True):
+        if in_place:
+            assert tensor.grad is None
+            torch.testing.assert_close(tensor.detach(), 0.9 * before - 0.1 * leaf.grad)
+        else:
+            torch.testing.assert_close(tensor.grad, leaf.grad)
+            assert torch.equal(tensor, before)
+
+
+def test_a_graph_knows_what_it_cannot_stack() -> None:
+    class Branching(nn.Module):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return inputs if inputs.sum() > 0 else -inputs
+
+    class Mixing(nn.Module):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return inputs - inputs.mean(0)
+
+    for model in (Branching(), Mixing(), nn.Conv2d(1, 1, 1), nn.Softmax(dim=0), nn.Flatten(0)):
+        with pytest.raises(Unstackable):
+            StackedGraph(nn.Sequential(model))
+
+
+def squared(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return (outputs - F.one_hot(targets, outputs.shape[-1])).square().sum(dim=-1).mean()
+
+
+@pytest.mark.parametrize("loss", [F.cross_entropy, squared])
+def test_stacked_losses_are_each_clients(loss: Callable[..., torch.Tensor]) -> None:
+    outputs = torch.randn(3, 5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    targets = torch.arange(15).view(3, 5) % 4
+    right = torch.stack([loss(outputs[i], targets[i]) for i in range(3)])
+    torch.testing.assert_close(stacked_loss(loss)(outputs, targets), right)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    kernel=st.integers(1, 3),
+    stride=st.integers(1, 3),
+    padding=st.integers(0, 1),
+    dilation=st.integers(1, 2),
+    ceil_mode=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_pooling_across_images_is_torchs_with_the_same_ties(
+    kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool, seed: int
+) -> None:
+    layer = nn.MaxPool2d(kernel, stride, min(padding, kernel // 2), dilation, ceil_mode=ceil_mode)
+    fast = nn.Sequential(copy.deepcopy(layer))
+    pool_across_images(fast)
+    assert type(fast[0]) is not nn.MaxPool2d
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.randint(3, (2, 3, 7, 8), generator=generator).double()  # many equal entries
+    one, other = images.clone().requires_grad_(), images.clone().requires_grad_()
+    right, found = layer(one), fast(other)
+    pull = torch.randn(right.shape, dtype=torch.float64, generator=generator)
+    right.backward(pull)
+    found.backward(pull)
+    assert torch.equal(found, right)
+    torch.testing.assert_close(other.grad, one.grad)
+    torch.testing.assert_close(fast(images[0]), layer(images[0]))
+
+
+def test_an_interrupt_ends_a_run_and_leaves_torchs_threads() -> None:
+    class Interrupting:
+        def aggregate(self, *_: object) -> None:
+            raise KeyboardInterrupt
+
+    task = make_experiment("mlp").hist.task
+    stopped = Task(
+        task.model,
+        task.data,
+        task.split,
+        task.local,
+        task.loss,
+        Interrupting(),  # type: ignore[arg-type]
+        task.seeds,
+    )
+    jobs = [
+        CellJob(stopped, j.cell, 0, j.start, {}, j.schedule, None) for j in jobs_of(make_experiment("mlp"))
+    ]
+    before = torch.get_num_threads()
+    for threads in (1, 3):
+        torch.set_num_threads(threads)
+        with pytest.raises(KeyboardInterrupt):
+            VectorisedEngine().run(jobs)
+        assert torch.get_num_threads() == threads
+    torch.set_num_threads(before)
+
+
+def test_memory_is_kept_once_and_for_good() -> None:
+    assert keep_freed_memory() is keep_freed_memory()
