@@ -3,12 +3,13 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: help setup quickstart test check screenshot clean
+.PHONY: help setup quickstart test check docs screenshot clean
 
 help:
 	@echo "make quickstart   set up and run HIST against hierarchical FedAvg on embedded images"
 	@echo "make test         set up and run every check and test"
 	@echo "make check        set up and run the style, type and import checks alone"
+	@echo "make docs         build the documentation site into build/site"
 	@echo "make screenshot   run the quickstart and picture its report (needs chromium)"
 	@echo "make setup        make $(VENV) with everything"
 
@@ -18,7 +19,7 @@ setup: $(VENV)/.installed
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,docs]'
 	touch $@
 
 quickstart: setup
@@ -33,6 +34,10 @@ check: setup
 # One torch thread a worker: more would only fight over the same cores.
 test: check
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 -rs
+
+# The build itself asks nothing of the network.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 # docs/figures/quickstart.png: the quickstart's own report, as a browser shows it.
 screenshot: setup

@@ -1,0 +1,128 @@
+"""The documentation keeps its word: examples run, equations are where it says, the site builds."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from histfl.cli import main
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted(str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md"))
+# Goes before a page's own settings: the commands as written, on a small problem.
+SHRINK = ["model.hidden=16", "network.clients=8", "training.rounds=1", "training.edge_rounds=1"]
+SHRINK += ["training.local_steps=1", "training.batch_size=10"]
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(
+        rf"^```{language}\n(.*?)^```", (DOCS / page).read_text("utf-8"), flags=re.DOTALL | re.MULTILINE
+    )
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")])
+def test_the_python_of_a_page_runs_from_top_to_bottom(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(compile("\n".join(blocks(page, "python")), page, "exec"), {"__name__": "page"})
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "sh")])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inside tensorboard
+def test_the_commands_of_a_page_run_in_order(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for text in blocks(page, "toml"):
+        name = re.match(r"# (\S+\.toml)\n", text)
+        assert name, f"{page}: the first line of a TOML file names it"
+        Path(name[1]).write_text(text, "utf-8")
+    for line in "".join(blocks(page, "sh")).splitlines():
+        program, command, *rest = shlex.split(line)
+        assert program == "histfl", line
+        if command in ("run", "sweep", "quickstart"):
+            sources = 0 if command == "quickstart" else 1
+            small = [word for setting in SHRINK for word in ("--set", setting)]
+            rest = [*rest[:sources], *small, *rest[sources:]]
+        with pytest.raises(SystemExit) as ended:
+            main([command, *rest])
+        assert ended.value.code == 0, f"{line}\n{capsys.readouterr().err}"
+
+
+def test_every_equation_is_where_the_map_says() -> None:
+    rows = equations()
+    assert len(rows) > 30
+    for label, name in rows:
+        found, module = resolved(name)
+        written = f"{inspect.getdoc(found)}\n{inspect.getdoc(module)}\n{inspect.getdoc(parent(module))}"
+        assert label in mentions(written), f"{name} does not say that it is {label}"
+
+
+def test_every_equation_that_the_code_names_is_on_the_map() -> None:
+    named = {
+        label
+        for path in (ROOT / "histfl").rglob("*.py")
+        for label in mentions(path.read_text("utf-8"))
+        if label.startswith("Eq.")
+    }
+    assert named == {label for label, _ in equations() if label.startswith("Eq.")}
+
+
+def equations() -> list[tuple[str, str]]:
+    text = (DOCS / "equations.md").read_text("utf-8")
+    return re.findall(r"^\| ([^|]+?) \|[^|]+\| `([\w.]+)` \|$", text, flags=re.MULTILINE)
+
+
+def mentions(text: str) -> set[str]:
+    """Labels of the paper in a text; `Eq. (22) and (39)` names two."""
+    found = {f"Eq. ({n})" for n in re.findall(r"Eq\. \((\w+)\)", text)}
+    found |= {f"Eq. ({n})" for n in re.findall(r"Eq\. \(\w+\) and \((\w+)\)", text)}
+    return found | set(
+        re.findall(r"Theorem \d|Algorithm \d|Sec\. [IV]+-[A-E]", text.replace(", V", ", Sec. V"))
+    )
+
+
+def resolved(name: str) -> tuple[Any, Any]:
+    """The object of a dotted name and its module."""
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        try:
+            module = importlib.import_module(".".join(parts[:length]))
+        except ModuleNotFoundError:
+            continue
+        found: Any = module
+        for part in parts[length:]:
+            found = getattr(found, part)
+        return found, module
+    raise AssertionError(f"{name} is nowhere")
+
+
+def parent(module: Any) -> Any:
+    return importlib.import_module(module.__name__.rpartition(".")[0])
+
+
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocstrings", reason="the extra docs is not installed")
+    pytest.importorskip("material", reason="the extra docs is not installed")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    pages = [*(tmp_path / "site").rglob("*.html")]
+    assert len(pages) >= len(PAGES)
+    for path in pages:
+        loaded = re.findall(
+            r"<(?:script|link|img)[^>]+(?:src|href)=\"?(https?:[^\" >]+)", path.read_text("utf-8")
+        )
+        assert [url for url in loaded if "canonical" not in url] == [], path
