@@ -51,9 +51,11 @@ def test_random_bits_are_the_same() -> None:
     assert torch.equal(random_bits(5, points, points), random_bits(5, points.cuda(), points.cuda()).cpu())
 
 
+@pytest.mark.parametrize("engine", ["reference", "vectorised"])
 @pytest.mark.parametrize("method", ["hist", "hfedavg", "ist", "overlap"])
-def test_training_agrees_with_the_cpu(method: str) -> None:
-    cpu, cuda = (run(device, "fdma", method=method, momentum=0.5) for device in ("cpu", "cuda"))
+def test_training_agrees_with_the_cpu(method: str, engine: str) -> None:
+    cpu = run("cpu", "fdma", method=method, momentum=0.5, engine="reference")
+    cuda = run("cuda", "fdma", method=method, momentum=0.5, engine=engine)
     for (name, left), right in zip(cpu.model.named_parameters(), cuda.model.parameters(), strict=True):
         torch.testing.assert_close(left, right.cpu(), rtol=1e-8, atol=1e-9, msg=name)
     assert cpu.records[-1]["latency"] == cuda.records[-1]["latency"]

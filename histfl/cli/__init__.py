@@ -1,0 +1,44 @@
+"""The command line: thin, one function a command."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import typer
+
+from histfl.cli.data import data_app
+from histfl.cli.looks import bound, doctor, plan, report
+from histfl.cli.output import fail
+from histfl.cli.runs import quickstart, run, sweep
+from histfl.errors import HistflError
+
+app = typer.Typer(
+    help="Federated learning over hierarchical wireless networks with independent submodels (HIST).",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+for command in (quickstart, run, sweep, plan, bound, report, doctor):
+    app.command()(command)
+app.add_typer(data_app, name="data")
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """The console script: every failure a user can cause is one line and an exit code."""
+    command = typer.main.get_command(app)
+    try:
+        code = command.main(args=list(arguments) if arguments is not None else None, standalone_mode=False)
+    except HistflError as error:
+        fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        fail("interrupted", 130)
+    except typer.Abort:
+        fail("aborted", 130)
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # not click's report of a wrong command line
+            raise
+        fail(error.format_message(), 2)
+    sys.exit(code if isinstance(code, int) else 0)

@@ -1,0 +1,5 @@
+"""`python -m histfl.cli`."""
+
+from histfl.cli import main
+
+main()

@@ -1,0 +1,110 @@
+"""Carrying out one or many runs, with progress, followers and a page that compares them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from histfl.cli.output import console, interruptible, print_json
+from histfl.errors import UsageError
+
+if TYPE_CHECKING:
+    from histfl.experiments.config import Config
+    from histfl.experiments.live import Follower
+
+
+def free_folder(name: str) -> Path:
+    """runs/NAME, or runs/NAME-2 and so on where that exists."""
+    for number in range(1, 1_000_000):
+        folder = Path("runs") / (name if number == 1 else f"{name}-{number}")
+        if not folder.exists():
+            return folder
+    raise UsageError("runs/ is full; give --out")
+
+
+@dataclass(frozen=True)
+class Choices:
+    """How runs are carried out and followed; nothing of it changes their numbers."""
+
+    data_dir: Path | None
+    device: str
+    engine: str
+    resume: bool = False
+    tensorboard: bool = False
+    mlflow: bool = False
+    mlflow_uri: str | None = None
+
+    def followers(self, name: str, config: Config, folder: Path) -> list[Follower]:
+        from histfl.experiments.live import MLflow, TensorBoard
+
+        chosen: list[Follower] = [TensorBoard(folder / "tensorboard")] if self.tensorboard else []
+        if self.mlflow or self.mlflow_uri:
+            chosen.append(MLflow(name, config, folder, self.mlflow_uri, resume=self.resume))
+        return chosen
+
+
+def run_all(
+    configs: Mapping[str, Config], folders: Mapping[str, Path], top: Path, choices: Choices
+) -> dict[str, dict[str, Any]]:
+    """Run each configuration into its folder; the comparison page in `top` follows them."""
+    from histfl.experiments.build import build, load_ingredients
+    from histfl.experiments.live import LivePage, telling
+    from histfl.experiments.progress import progress
+    from histfl.experiments.report import gather, write_report
+    from histfl.experiments.run import execute
+    from histfl.experiments.store import RunFolder
+
+    page = LivePage(top / "report.html", f"histfl: {top.name}", folders.values())
+    summaries = {}
+    with interruptible(top):
+        for name, config in configs.items():
+            followers = choices.followers(name, config, folders[name])
+            ingredients = load_ingredients(config, data_dir=choices.data_dir)
+            experiment = build(config, ingredients, device=choices.device, engine=choices.engine)
+            folder = RunFolder(folders[name])
+            with (
+                progress(name, config.training.rounds, Console(stderr=True)) as show,
+                telling(followers, folder) as told,
+            ):
+                hooks = (show, told.on_round, page.on_round)
+                run = execute(experiment, folder, resume=choices.resume, on_round=_all_of(hooks))
+                told.on_end(run)
+            summaries[name] = run.summary
+    write_report(page.path, page.title, gather(page.folders))
+    return summaries
+
+
+def _all_of(hooks: Sequence[Callable[[dict[str, Any]], None]]) -> Callable[[dict[str, Any]], None]:
+    def on_round(record: dict[str, Any]) -> None:
+        for hook in hooks:
+            hook(record)
+
+    return on_round
+
+
+def show(folders: Sequence[Path], page: Path, as_json: object | None) -> None:
+    """The answer of the runs in `folders`, as a table and a sentence."""
+    from histfl.experiments.report import answer_sentence, answer_table, arms_of, gather
+
+    if as_json is not None:
+        print_json(as_json)
+        return
+    gathered = gather(folders)
+    for name, reason in gathered.broken:
+        typer.echo(f"not shown: {name}: {reason}", err=True)
+    arms = arms_of(gathered.runs)
+    answer = answer_table(arms)
+    table = Table(*(column.heading for column in answer.columns), box=None)
+    for row in answer.rows:
+        table.add_row(*(Text(cell.text) for cell in row))
+    screen = console()
+    screen.print(table)
+    screen.print(Text(answer_sentence(arms)))
+    screen.print(f"report: {page}", soft_wrap=True, highlight=False, markup=False)

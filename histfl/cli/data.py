@@ -1,0 +1,81 @@
+"""The `data` commands: what there is, where it lies, how clients share it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from histfl.cli.options import DataDir, Json, Plot, Set, Source
+from histfl.cli.output import console, print_json
+
+data_app = typer.Typer(
+    help="Data sets: what there is, where it lies, how clients share it.", no_args_is_help=True
+)
+Name = Annotated[str, typer.Argument(help="The data set.")]
+
+
+@data_app.command("list")
+def data_list(as_json: Json = False) -> None:
+    """The data sets that histfl knows."""
+    from histfl.data import DATASETS
+
+    rows = [{"name": s.name, "description": s.description, "licence": s.licence} for s in DATASETS.values()]
+    if as_json:
+        print_json({"datasets": rows})
+        return
+    table = Table("name", "what it is", "licence", box=None)
+    for row in rows:
+        table.add_row(*row.values())
+    console().print(table)
+
+
+@data_app.command("where")
+def data_where(
+    name: Name,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Where a data set lies on this machine."""
+    from histfl.data import locate
+
+    place = locate(name, data_dir)
+    print_json({"name": name, "path": str(place)}) if as_json else typer.echo(place)
+
+
+@data_app.command("fetch")
+def data_fetch(
+    name: Name,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Download a data set and verify it."""
+    from histfl.data import fetch
+
+    place = fetch(name, data_dir)
+    print_json({"name": name, "path": str(place)}) if as_json else typer.echo(place)
+
+
+@data_app.command("show")
+def datashow(
+    source: Source = "quickstart",
+    settings: Set = [],  # noqa: B006
+    data_dir: DataDir = None,
+    plot: Plot = None,
+    as_json: Json = False,
+) -> None:
+    """The label mix per cell and client under a configuration's split."""
+    from histfl.experiments.config import load_config
+    from histfl.experiments.label_mix import draw_label_mix, label_mix_of
+
+    mix = label_mix_of(load_config(source, settings), data_dir)
+    if plot is not None:
+        draw_label_mix(mix, plot)
+    if as_json:
+        print_json(mix.as_json())
+        return
+    for table in mix.tables():
+        console().print(table)
+    if plot is not None:
+        typer.echo(f"drawn to {plot}")

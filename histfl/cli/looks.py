@@ -1,0 +1,138 @@
+"""The commands that look: plan, bound, report, doctor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from histfl.cli.carry_out import show
+from histfl.cli.options import Json, Plot, Set
+from histfl.cli.output import console, print_json
+from histfl.errors import UsageError
+
+
+def plan(
+    network: Annotated[
+        str,
+        typer.Argument(
+            metavar="NETWORK", help="A NETWORK.toml, a profile (uniform, paper), a configuration or a preset."
+        ),
+    ],
+    model: Annotated[
+        str | None, typer.Option(help="mlp, lenet5, resnet18 or package.module:factory (default: mlp).")
+    ] = None,
+    settings: Set = [],  # noqa: B006
+    draws: Annotated[
+        int | None, typer.Option(min=1, help="Rounds to average over (default: 200, fewer above 200 cells).")
+    ] = None,
+    vary: Annotated[
+        str | None, typer.Option(metavar="KEY=A,B,C", help="Also plan each value, such as cells=2,4,6,8.")
+    ] = None,
+    input_shape: Annotated[
+        str | None, typer.Option(help="A sample's shape, such as 1,28,28 (default: the data set's).")
+    ] = None,
+    classes: Annotated[
+        int | None, typer.Option(min=1, help="Number of classes (default: the data set's).")
+    ] = None,
+    plot: Plot = None,
+    as_json: Json = False,
+) -> None:
+    """Submodel sizes and seconds a round on a network, uniform and optimised; no training."""
+    from histfl.experiments.planning import PlanRequest, make_plan, parse_shape
+    from histfl.experiments.planning_report import about_sentence, draw_plan, plan_tables, worth_sentences
+
+    shape = None if input_shape is None else parse_shape(input_shape)
+    planning = make_plan(PlanRequest(network, model, tuple(settings), draws, shape, classes), vary)
+    if plot is not None:
+        draw_plan(planning, plot)
+    if as_json:
+        print_json(planning.as_json())
+        return
+    screen = console()
+    screen.print(about_sentence(planning.plan), highlight=False)
+    for table in plan_tables(planning):
+        screen.print(table)
+    for sentence in worth_sentences(planning):
+        screen.print(sentence, highlight=False)
+    if plot is not None:
+        screen.print(f"drawn to {plot}", soft_wrap=True, highlight=False)
+
+
+def bound(
+    folder: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A run's folder, with theory.every set.")],
+    plot: Plot = None,
+    as_json: Json = False,
+) -> None:
+    """What the convergence theorem says of a run, term by term, on its own constants."""
+    from histfl.experiments.bound import bound_of
+    from histfl.experiments.bound_page import draw_bound, sentences, tables
+
+    found = bound_of(folder)
+    if plot is not None:
+        draw_bound(found, plot)
+    if as_json:
+        print_json(found.as_json())
+        return
+    screen = console()
+    for table in tables(found):
+        screen.print(table)
+        screen.print()
+    for sentence in sentences(found):
+        screen.print(sentence, highlight=False, markup=False)
+    if plot is not None:
+        screen.print(f"drawn to {plot}", soft_wrap=True, highlight=False)
+
+
+def report(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Run folders, or folders with runs below them.")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The page to write (default: report.html in the one DIR, or else here)."),
+    ] = None,
+    figures: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also write PDF and PNG plots, CSV and LaTeX tables to this folder (extra figures)."
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """One page that compares any runs; a broken run is named and the rest is shown."""
+    from histfl.experiments.report import gather, write_figures, write_report
+
+    gathered = gather(folders)
+    page = out or (folders[0] if len(folders) == 1 else Path()) / "report.html"
+    write_report(page, f"histfl: {page.resolve().parent.name}", gathered)
+    if not gathered.runs:
+        raise UsageError(
+            f"no run can be shown, for example {': '.join(gathered.broken[0])}; {page} names all"
+        )
+    written = [] if figures is None else write_figures(figures, gathered)
+    about = {
+        "report": str(page),
+        "runs": {run.name: run.summary for run in gathered.runs},
+        "broken": dict(gathered.broken),
+        "figures": [str(path) for path in written],
+    }
+    show(folders, page, about if as_json else None)
+    if written and not as_json:
+        typer.echo(f"figures: {figures}")
+
+
+def doctor(as_json: Json = False) -> None:
+    """What this machine offers: versions, devices, data sets."""
+    from histfl.experiments.doctor import examine
+
+    findings = examine()
+    if as_json:
+        print_json(findings)
+        return
+    table = Table("what", "found", box=None)
+    for name, value in findings.items():
+        table.add_row(name, str(value))
+    console().print(table)

@@ -1,0 +1,31 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Source = Annotated[str, typer.Argument(metavar="CONFIG_OR_PRESET", help="A TOML file, or a preset's name.")]
+Set = Annotated[
+    list[str], typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change one setting; may be repeated.")
+]
+Out = Annotated[Path | None, typer.Option(help="Folder for the results (default: a new one under runs/).")]
+Plot = Annotated[Path | None, typer.Option(help="Also draw it to this HTML file.")]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(help="Where data sets lie (default: $HISTFL_DATA, the cache, /usr/share/datasets)."),
+]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+EngineName = Annotated[str, typer.Option("--engine", help="auto, reference or vectorised.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on from the last whole round in --out.")]
+TensorBoardFlag = Annotated[
+    bool, typer.Option("--tensorboard", help="Also write RUN/tensorboard (extra tensorboard).")
+]
+MLflowFlag = Annotated[
+    bool,
+    typer.Option("--mlflow", help="Also log to MLflow, sqlite:///mlflow.db if none is set (extra mlflow)."),
+]
+MLflowUri = Annotated[str | None, typer.Option(help="The MLflow store or server to log to.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, nothing else.")]

@@ -1,0 +1,56 @@
+"""What a command says: tables and JSON on standard output, failures as one line."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+import typer
+from rich.console import Console
+
+from histfl.errors import HistflError
+
+
+def console() -> Console:
+    """Standard output; a table piped to a file or a pager keeps its width instead of being cut at 80."""
+    return Console() if sys.stdout.isatty() else Console(width=200)
+
+
+def print_json(value: object) -> None:
+    typer.echo(json.dumps(value, indent=2, allow_nan=False))
+
+
+def fail(message: str, code: int) -> NoReturn:
+    typer.echo("histfl: " + " ".join(message.split()), err=True)
+    sys.exit(code)
+
+
+class Interrupted(HistflError):
+    """The user or the system asked the process to stop."""
+
+    exit_code = 130
+
+
+@contextmanager
+def interruptible(folder: Path) -> Iterator[None]:
+    """Ctrl-C and SIGTERM end in one line that says how to go on."""
+
+    def stop(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except KeyboardInterrupt:
+        arguments = sys.argv[1:]
+        missing = [] if "--out" in arguments else ["--out", str(folder)]
+        missing += [] if "--resume" in arguments else ["--resume"]
+        raise Interrupted(f"interrupted; go on with: histfl {shlex.join([*arguments, *missing])}") from None
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,105 @@
+"""The commands that train: run, sweep, quickstart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from histfl.cli.carry_out import Choices, free_folder, run_all, show
+from histfl.cli.options import (
+    DataDir,
+    Device,
+    EngineName,
+    Json,
+    MLflowFlag,
+    MLflowUri,
+    Out,
+    Resume,
+    Set,
+    Source,
+    TensorBoardFlag,
+)
+from histfl.errors import UsageError
+
+if TYPE_CHECKING:
+    from histfl.experiments.config import Config
+
+
+def run(
+    source: Source,
+    settings: Set = [],  # noqa: B006 (typer reads it as the option's default)
+    out: Out = None,
+    data_dir: DataDir = None,
+    device: Device = "auto",
+    engine: EngineName = "auto",
+    resume: Resume = False,
+    tensorboard: TensorBoardFlag = False,
+    mlflow: MLflowFlag = False,
+    mlflow_uri: MLflowUri = None,
+    as_json: Json = False,
+) -> None:
+    """Train once; the folder gets records, a checkpoint, the model, a summary and a report."""
+    from histfl.experiments.config import load_config
+
+    config = load_config(source, settings)
+    _needs_out(resume, out)
+    folder = out or free_folder(Path(source).stem)
+    arms: dict[str, Config] = {config.method.name: config}
+    choices = Choices(data_dir, device, engine, resume, tensorboard, mlflow, mlflow_uri)
+    summaries = run_all(arms, {config.method.name: folder}, folder, choices)
+    show([folder], folder / "report.html", summaries[config.method.name] if as_json else None)
+
+
+def sweep(
+    source: Source,
+    vary: Annotated[
+        list[str], typer.Option(metavar="SECTION.KEY=A,B,C", help="Values to run; may be repeated.")
+    ],
+    settings: Set = [],  # noqa: B006
+    out: Out = None,
+    data_dir: DataDir = None,
+    device: Device = "auto",
+    engine: EngineName = "auto",
+    resume: Resume = False,
+    tensorboard: TensorBoardFlag = False,
+    mlflow: MLflowFlag = False,
+    mlflow_uri: MLflowUri = None,
+    as_json: Json = False,
+) -> None:
+    """Train every combination of the varied settings and compare them; resumable arm by arm."""
+    from histfl.experiments.sweep import arms
+
+    _needs_out(resume, out)
+    configs = {arm.name: arm.config for arm in arms(source, settings, vary)}
+    folder = out or free_folder(f"{Path(source).stem}-sweep")
+    folders = {name: folder / name for name in configs}
+    choices = Choices(data_dir, device, engine, resume, tensorboard, mlflow, mlflow_uri)
+    summaries = run_all(configs, folders, folder, choices)
+    show(list(folders.values()), folder / "report.html", summaries if as_json else None)
+
+
+def quickstart(
+    settings: Set = [],  # noqa: B006
+    out: Out = None,
+    device: Device = "auto",
+    engine: EngineName = "auto",
+    resume: Resume = False,
+    as_json: Json = False,
+) -> None:
+    """HIST against hierarchical FedAvg on embedded images, in under a minute."""
+    from histfl.experiments.config import load_config
+
+    _needs_out(resume, out)
+    names = ("hist", "hfedavg")
+    configs = {name: load_config("quickstart", [*settings, f"method.name={name}"]) for name in names}
+    folder = out or free_folder("quickstart")
+    folders = {name: folder / name for name in names}
+    summaries = run_all(configs, folders, folder, Choices(None, device, engine, resume))
+    show(list(folders.values()), folder / "report.html", summaries if as_json else None)
+
+
+def _needs_out(resume: bool, out: Path | None) -> None:
+    if resume and out is None:
+        raise UsageError("--resume needs --out, the folder to go on with")
