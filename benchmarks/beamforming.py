@@ -29,8 +29,16 @@ from histfl.wireless import (
     upper_bound,
 )
 
+
+def sca_elsewhere(channels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Successive convex approximation from one random beam a problem: a path that max_min does not follow."""
+    generator = torch.Generator(device=channels.device).manual_seed(0)
+    return sca(channels, Rayleigh().draw(len(channels), channels.shape[-1], generator))
+
+
 BASELINES: dict[str, Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]] = {
     "sca": sca,
+    "sca_elsewhere": sca_elsewhere,
     "sdr": sdr_randomised,
     "eigenvector": principal_eigenvector,
 }

@@ -6,26 +6,41 @@ and all starts at once:
 1. Search. Minimise sum_i |a^H h_i|^-p on the sphere. At p -> 0 that is proportional fairness, which has a
    fixed point iteration without a step size; at p -> infinity it is max-min. p grows geometrically while a
    gradient method with momentum follows. It needs no scale and no line search, and single precision does.
-2. Polish. The best few start a primal-dual interior point method, in double precision, for the same problem
+   After a third of the steps only the best points that differ from each other go on.
+2. Successive convex approximation from the principal eigenvector, the method that the paper refers to, adds
+   its own point, so that the result is never below that method's.
+3. Polish. The best few start a primal-dual interior point method, in double precision, for the same problem
    in its least-norm form: min ||x||^2 / 2 subject to |x^H h_i|^2 >= 1, whose solution is a = x / ||x||.
-   Newton steps use the curvature of the constraints, so a handful reach rounding error, where the
-   successive convex approximation that the paper refers to needs tens of convex problems.
+   Newton steps use the curvature of the constraints, so a handful reach rounding error.
 
-The best point ever seen is returned, so no stage can make the result worse. Complex vectors are written as
-real ones, a = [Re a, Im a], because real batched products are the fastest both on CPU and on GPU.
+The best point ever seen is returned, so no stage can make the result worse.
 """
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from histfl.errors import UsageError
+from histfl.wireless.beamforming_forms import (
+    as_complex,
+    as_real,
+    beam_values,
+    client_gains,
+    quarter_turn,
+    real_products,
+    take,
+    unit,
+)
+from histfl.wireless.beamforming_sca import principal_start, successive
 from histfl.wireless.channels import check_channels
 
-SEARCH_STEPS = 60
+SEARCH_STEPS, SELECT_AT, SELECTED = 60, 20, 1 / 4
 FIRST_EXPONENTS, LAST_EXPONENT = (1.0, 8.0), 300.0
 MOMENTUM = 0.8
 SMALLEST_GAIN = 1e-28  # keeps the weight of a zero channel finite in single precision
+SAME = 0.99  # two beams with |a^H b|^2 above this lead to the same maximum
 CANDIDATES, CANDIDATE_STEPS, FINAL_STEPS = 3, 6, 8
 CENTRING = 0.1  # each Newton step aims at a tenth of the present complementarity
 TO_BOUNDARY = 0.98
@@ -44,7 +59,7 @@ def max_min(
 
     `channels` is complex [..., client, antenna], on any device; every leading index is its own problem.
     The same channels and seed give the same beams, in whatever order the clients come. `starts` is the
-    number of random starts, 16 + n^2 / 8 but at most 128 by default: more clients make more local maxima.
+    number of random starts, 32 + n^2 / 8 but at most 160 by default: more clients make more local maxima.
 
     `include`, complex [..., beam, antenna], are beams to improve on: the values are never below theirs.
     Their last antennas may be missing: the beams of a smaller array, given when the array grows, make it
@@ -54,14 +69,14 @@ def max_min(
     check_channels(channels)
     *batch, num_clients, antennas = channels.shape
     if starts is None:
-        starts = min(16 + num_clients**2 // 8, 128)
+        starts = min(32 + num_clients**2 // 8, 160)
     if starts < 1:
         raise UsageError(f"starts = {starts}; the beamformer needs at least one")
     problems = channels.resolve_conj().to(torch.complex128).reshape(-1, num_clients, antennas)
     extra = _included(include, (*batch, antennas), problems)
     # Drawn on the CPU, so that every device starts at the same points.
     generator = torch.Generator().manual_seed(seed)
-    points = torch.randn(starts + 1, 2 * antennas, generator=generator).to(channels.device)
+    points = torch.randn(starts, 2 * antennas, generator=generator).to(channels.device)
     limit = CHUNK_ELEMENTS["cuda" if channels.is_cuda else "cpu"]
     chunk = max(1, limit // (starts * max(2 * num_clients, 2 * antennas)))
     parts = [
@@ -90,67 +105,38 @@ def _included(include: torch.Tensor | None, shape: tuple[int, ...], problems: to
         )
     beams = problems.new_zeros(*batch, include.shape[-2], antennas)
     beams[..., : include.shape[-1]] = include
-    return torch.cat([beams.real, beams.imag], dim=-1).reshape(len(problems), -1, 2 * antennas)
+    return as_real(beams).reshape(len(problems), -1, 2 * antennas)
 
 
 def _solve(
     channels: torch.Tensor, points: torch.Tensor, extra: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Beams [problem, antenna] and values [problem] of channels [problem, client, antenna]."""
-    products = _real_products(_in_canonical_order(_unit_scale(channels), points[-1]))
-    starts = points[:-1].expand(len(channels), -1, -1)
-    found = _search(products.to(torch.float32), starts)
-    values = _values(found, products.to(torch.float32))
-    best = values.topk(min(CANDIDATES, values.shape[-1]), dim=-1).indices
-    candidates = torch.cat([_take(found, best).to(torch.float64), extra], dim=-2)
-    beams, values = _polish(products, candidates, CANDIDATE_STEPS, slack=3e-3)
-    best = values.argmax(-1, keepdim=True)
-    beams, values = _polish(products, _take(beams, best), FINAL_STEPS, slack=1e-5)
-    real, imaginary = beams[:, 0].chunk(2, dim=-1)
-    return torch.complex(real, imaginary), values[:, 0]
+    products = real_products(channels)
+    single = products.to(torch.float32)
+    found = _search(single, points.expand(len(channels), -1, -1))
+    best = take(found, _best_distinct(found, beam_values(found, single), CANDIDATES)).to(torch.float64)
+    beams, worth = _polish(products, torch.cat([best, extra], dim=-2), CANDIDATE_STEPS, slack=3e-3)
+    convex, convex_worth = successive(products, principal_start(products))
+    beams = torch.cat([beams, convex[:, None]], dim=-2)
+    worth = torch.cat([worth, convex_worth[:, None]], dim=-1)
+    # Where all channels are zero the search has no direction; the eigenvector is a beam even there.
+    best = worth.nan_to_num(nan=-1.0).argmax(-1, keepdim=True)
+    beams, worth = _polish(products, take(beams, best), FINAL_STEPS, slack=1e-5)
+    return as_complex(beams[:, 0]), worth[:, 0]
 
 
-def _unit_scale(channels: torch.Tensor) -> torch.Tensor:
-    """Each problem scaled so that its weakest client has norm 1; the beam does not depend on the scale."""
-    largest = torch.view_as_real(channels).abs().amax(dim=(-3, -2, -1))[..., None, None]
-    channels = channels / torch.where(largest > 0, largest, 1.0)
-    weakest = channels.norm(dim=-1).amin(-1)[..., None, None]
-    return channels / torch.where(weakest > 0, weakest, 1.0)
-
-
-def _in_canonical_order(channels: torch.Tensor, direction: torch.Tensor) -> torch.Tensor:
-    """Clients sorted along a fixed direction, so that their order in the input cannot change a rounding."""
-    keys = (torch.view_as_real(channels) * direction.view(-1, 2)).sum(dim=(-2, -1))
-    return torch.gather(channels, 1, keys.argsort(dim=-1)[..., None].expand_as(channels))
-
-
-def _real_products(channels: torch.Tensor) -> torch.Tensor:
-    """[..., 2 antenna, 2 client], such that [Re a, Im a] @ products = [Re a^H h, Im a^H h]."""
-    real, imaginary = channels.real.mT, channels.imag.mT
-    return torch.cat([torch.cat([real, imaginary], dim=-1), torch.cat([imaginary, -real], dim=-1)], dim=-2)
-
-
-def _take(points: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
-    return torch.gather(points, -2, indices[..., None].expand(*indices.shape, points.shape[-1]))
-
-
-def _gains(responses: torch.Tensor) -> torch.Tensor:
-    """|a^H h_i|^2, [..., client], from [Re, Im] responses [..., 2 client]."""
-    real, imaginary = responses.square().chunk(2, dim=-1)
-    return real + imaginary
-
-
-def _values(points: torch.Tensor, products: torch.Tensor) -> torch.Tensor:
-    return _gains(points @ products).amin(-1) / points.square().sum(-1)
-
-
-def _unit(points: torch.Tensor) -> torch.Tensor:
-    lengths: torch.Tensor = torch.linalg.vector_norm(points, dim=-1, keepdim=True)
-    return points / lengths
+def _best_distinct(points: torch.Tensor, worth: torch.Tensor, count: int) -> torch.Tensor:
+    """Indices [..., count] of the best points [..., point, 2 antenna]; a point that repeats a better one comes
+    after all that do not."""
+    overlaps = (points @ points.mT).square() + (quarter_turn(points) @ points.mT).square()
+    worse = worth[..., :, None] < worth[..., None, :]
+    repeated = ((overlaps > SAME) & worse).any(-1)
+    return (worth - repeated * worth.amax(-1, keepdim=True)).topk(min(count, worth.shape[-1]), dim=-1).indices
 
 
 def _search(products: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
-    """Points [problem, start, 2 antenna] of norm 1 near local maxima.
+    """Points [problem, point, 2 antenna] of norm 1 near local maxima; fewer points than starts.
 
     The first exponent p differs from start to start: a small one leads many starts into the same few good
     maxima, a large one reaches maxima that proportional fairness does not lead to. The curvature grows
@@ -158,34 +144,41 @@ def _search(products: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
     """
     transposed = products.mT.contiguous()
     spread = torch.linspace(0, 1, starts.shape[-2], dtype=products.dtype, device=products.device)[:, None]
-    first = FIRST_EXPONENTS[0] * (FIRST_EXPONENTS[1] / FIRST_EXPONENTS[0]) ** spread
-    points = _unit(_pull(_unit(starts), products, transposed, torch.zeros_like(first)))
+    first = (FIRST_EXPONENTS[0] * (FIRST_EXPONENTS[1] / FIRST_EXPONENTS[0]) ** spread).expand(
+        len(products), -1, -1
+    )
+    points = unit(_pull(unit(starts), products, transposed, torch.zeros_like(first)))
     velocity = torch.zeros_like(points)
     for step in range(SEARCH_STEPS):
+        if step == SELECT_AT:
+            kept = _best_distinct(
+                points, beam_values(points, products), math.ceil(SELECTED * starts.shape[-2])
+            )
+            points, velocity, first = take(points, kept), take(velocity, kept), take(first, kept)
         exponent = first * (LAST_EXPONENT / first) ** (step / (SEARCH_STEPS - 1))
         pull = _pull(points, products, transposed, exponent)
-        velocity.mul_(MOMENTUM).add_(pull.sub_(points).mul_(1 / (1 + exponent)))
-        points = _unit(points + velocity)
+        velocity.mul_(MOMENTUM).addcmul_(pull.sub_(points), 1 / (1 + exponent))
+        points = unit(points + velocity)
     return points
 
 
 def _pull(
     points: torch.Tensor, products: torch.Tensor, transposed: torch.Tensor, exponent: torch.Tensor
 ) -> torch.Tensor:
-    """v = sum_i w_i h_i (h_i^H a) / |h_i^H a|^2 with weights w_i ~ |a^H h_i|^-p that add up to 1.
+    """v = sum_i w_i h_i (h_i^H a) with weights w_i ~ |a^H h_i|^-(p + 2), scaled such that a^H v = 1.
 
-    a^H v = 1, so v - a is the gradient along the sphere, and a <- v / ||v|| is the iteration of
-    proportional fairness for p = 0. In place on its own tensors: memory traffic is what this costs.
+    So v - a is the gradient along the sphere, and a <- v / ||v|| is the iteration of proportional fairness
+    for p = 0. In place on its own tensors: memory traffic is what this costs.
     """
     responses = points @ products
     real, imaginary = responses.chunk(2, dim=-1)
-    gains = (real * real).addcmul_(imaginary, imaginary).clamp_(min=SMALLEST_GAIN)
+    logs = (real * real).addcmul_(imaginary, imaginary).clamp_(min=SMALLEST_GAIN).log_()
     # Weights below e^-60 are as good as 0, and denormal numbers would be slow.
-    weights = (gains.amin(-1, keepdim=True) / gains).log_().mul_(exponent / 2).clamp_(min=-60).exp_()
-    weights /= gains * weights.sum(-1, keepdim=True)
+    weights = logs.sub_(logs.amin(-1, keepdim=True)).mul_(-(1 + exponent / 2)).clamp_(min=-60).exp_()
     real *= weights
     imaginary *= weights
-    return responses @ transposed
+    pull = responses @ transposed
+    return pull.div_((points * pull).sum(-1, keepdim=True))
 
 
 def _polish(
@@ -198,22 +191,21 @@ def _polish(
         (I - sum_i lambda_i h_i h_i^H + J^T diag(lambda / s) J) dx = J^T (mu / s) - x.
     s is convex in x, so a step that keeps its linear model positive keeps s positive.
     """
-    products = products[:, None]
-    rows_real, rows_imaginary = products.mT.chunk(2, dim=-2)
+    half_real, half_imaginary = products[:, None].chunk(2, dim=-1)
     identity = torch.eye(products.shape[-2], dtype=products.dtype, device=products.device)
-    responses = (starts[..., None, :] @ products)[..., 0, :]
-    least = _gains(responses).amin(-1, keepdim=True)
-    best, best_value = _unit(starts), (least / starts.square().sum(-1, keepdim=True))[..., 0]
+    responses = starts @ products
+    least = client_gains(responses).amin(-1, keepdim=True)
+    best, best_value = unit(starts), (least / starts.square().sum(-1, keepdim=True))[..., 0]
     points = starts * ((1 + slack) / least.sqrt())
     multipliers = target = torch.zeros_like(least)
     for step in range(steps + 1):
-        responses = (points[..., None, :] @ products)[..., 0, :]
-        gains = _gains(responses)
+        responses = points @ products
+        gains = client_gains(responses)
         norm = points.square().sum(-1, keepdim=True)
         value = gains.amin(-1) / norm[..., 0]
         better = value > best_value  # false for what is not a number, too
         best_value = torch.where(better, value, best_value)
-        best = torch.where(better[..., None], _unit(points), best)
+        best = torch.where(better[..., None], unit(points), best)
         slacks = ((gains - 1) / 2).clamp(min=1e-16)
         if step == 0:
             # At a solution x = J^T lambda, so the multipliers add up to ||x||^2.
@@ -221,28 +213,29 @@ def _polish(
         if step == steps:
             break
         target = CENTRING * (multipliers * slacks).mean(-1, keepdim=True)
+        # J^T diag(lambda / s) J - sum_i lambda_i h_i h_i^H = products W products^T, W of four diagonal blocks.
         real, imaginary = responses.chunk(2, dim=-1)
-        gradients = real[..., None] * rows_real + imaginary[..., None] * rows_imaginary
-        curvature = (products * torch.cat([multipliers, multipliers], dim=-1)[..., None, :]) @ products.mT
-        matrix = gradients.mT @ ((multipliers / slacks)[..., None] * gradients) - curvature
+        barrier = multipliers / slacks
+        upper = (barrier * real.square() - multipliers)[..., None, :]
+        cross = (barrier * real * imaginary)[..., None, :]
+        lower = (barrier * imaginary.square() - multipliers)[..., None, :]
+        weighted = [half_real * upper + half_imaginary * cross, half_real * cross + half_imaginary * lower]
+        matrix = (torch.cat(weighted, dim=-1).flatten(1, 2) @ products.mT).view(
+            *points.shape, points.shape[-1]
+        )
         # Turning x's phase changes nothing: that direction, j x, gets a curvature of its own.
-        turned = _turned(points)
+        turned = quarter_turn(points)
         matrix = matrix + (1 + 1e-10) * identity + turned[..., None] * (turned / norm)[..., None, :]
-        residual = (gradients.mT @ (target / slacks)[..., None])[..., 0] - points
+        pushes = responses * torch.cat([target / slacks, target / slacks], dim=-1)
+        residual = pushes @ products.mT - points
         move = torch.linalg.solve_ex(matrix, residual)[0]
         uphill = ~((move * residual).sum(-1, keepdim=True) > 0)
         move = torch.where(uphill, residual, move)
-        change = (gradients @ move[..., None])[..., 0]
+        change = torch.stack((responses * (move @ products)).chunk(2, dim=-1)).sum(0)
         turn = (target - multipliers * change) / slacks - multipliers
         points = points + move * _step_size(change / slacks)
         multipliers = multipliers + turn * _step_size(turn / multipliers)
     return best, best_value
-
-
-def _turned(points: torch.Tensor) -> torch.Tensor:
-    """j a, for a = [Re a, Im a]."""
-    real, imaginary = points.chunk(2, dim=-1)
-    return torch.cat([-imaginary, real], dim=-1)
 
 
 def _step_size(relative_change: torch.Tensor) -> torch.Tensor:

@@ -6,6 +6,8 @@ import torch
 
 from histfl.errors import UsageError
 from histfl.wireless.beamforming import min_gain
+from histfl.wireless.beamforming_forms import as_complex, as_real, real_products, unit
+from histfl.wireless.beamforming_sca import ITERATIONS, principal_start, successive
 from histfl.wireless.channels import check_channels
 from histfl.wireless.relaxation import relax
 
@@ -37,55 +39,14 @@ def sdr_randomised(channels: torch.Tensor, *, draws: int = 200, seed: int = 0) -
     return beams, min_gain(channels, beams)
 
 
-def sca(
-    channels: torch.Tensor,
-    start: torch.Tensor | None = None,
-    *,
-    iterations: int = 40,
-    inner_iterations: int = 200,
-) -> Beams:
-    """Successive convex approximation from one start [..., antenna] (the principal eigenvector if none).
-
-    The method that HIST Sec. V-D refers to, in the least-norm form: |x^H h_i|^2 >= 1 is replaced by its
-    linearisation at the last x, and the convex problem min ||x||^2 / 2, Re(g_i^H x) >= b_i is solved through
-    its dual max b^T lambda - ||sum_i lambda_i g_i||^2 / 2, lambda >= 0, by accelerated projected gradient
-    with restarts. Monotone: a step that lowers the value is not taken.
-    """
+def sca(channels: torch.Tensor, start: torch.Tensor | None = None, *, iterations: int = ITERATIONS) -> Beams:
+    """Successive convex approximation from one start [..., antenna] (the principal eigenvector if none)."""
     channels = check_channels(channels).to(torch.complex128)
-    beams = principal_eigenvector(channels)[0] if start is None else start.to(channels.dtype)
-    beams = beams / beams.norm(dim=-1, keepdim=True)
-    values = min_gain(channels, beams)
-    multipliers = torch.zeros(channels.shape[:-1], dtype=torch.float64, device=channels.device)
-    for _ in range(iterations):
-        points = beams / values.clamp(min=1e-300).sqrt()[..., None]
-        responses = (channels.conj() @ points[..., None])[..., 0]  # h_i^H x
-        normals = responses[..., None] * channels
-        offsets = (1 + responses.abs().square()) / 2
-        multipliers = _least_norm_dual(normals, offsets, multipliers, inner_iterations)
-        moved = (multipliers[..., None] * normals).sum(-2)
-        moved = moved / moved.norm(dim=-1, keepdim=True)
-        moved_values = min_gain(channels, moved)
-        better = moved_values > values
-        beams = torch.where(better[..., None], moved, beams)
-        values = torch.where(better, moved_values, values)
+    *batch, num_clients, antennas = channels.shape
+    products = real_products(channels.reshape(-1, num_clients, antennas))
+    if start is None:
+        points = principal_start(products)
+    else:
+        points = unit(as_real(start.to(channels.dtype)).expand(*batch, -1).reshape(-1, 2 * antennas))
+    beams = as_complex(successive(products, points, iterations=iterations)[0]).reshape(*batch, antennas)
     return beams, min_gain(channels, beams)
-
-
-def _least_norm_dual(
-    normals: torch.Tensor, offsets: torch.Tensor, multipliers: torch.Tensor, iterations: int
-) -> torch.Tensor:
-    """max over lambda >= 0 of b^T lambda - lambda^T G lambda / 2, G = Re(g_i^H g_j), [..., client]."""
-    gram = (normals.conj() @ normals.mT).real
-    step = 1 / torch.linalg.eigvalsh(gram)[..., -1:].clamp(min=1e-300)
-    ahead, momentum = multipliers, torch.ones_like(step)
-    for _ in range(iterations):
-        slope = offsets - (gram @ ahead[..., None])[..., 0]
-        updated = (ahead + step * slope).clamp(min=0)
-        # Restart where the momentum points downhill.
-        restart = (slope * (updated - multipliers)).sum(-1, keepdim=True) < 0
-        following = (1 + (1 + 4 * momentum.square()).sqrt()) / 2
-        pushed = updated + (momentum - 1) / following * (updated - multipliers)
-        ahead = torch.where(restart, updated, pushed)
-        momentum = torch.where(restart, 1.0, following)
-        multipliers = updated
-    return multipliers

@@ -107,6 +107,33 @@ def test_never_below_the_baselines(clients: int, problems: int) -> None:
         assert shares[0] < 0.2 < shares[1] < 0.65 < 0.75 < shares[2]
 
 
+@pytest.mark.parametrize(("clients", "problems"), [(5, 400), (15, 300), (30, 100)])
+def test_never_below_successive_convex_approximation(clients: int, problems: int) -> None:
+    """By construction, to rounding: its path from the principal eigenvector is one of the candidates."""
+    channels = draw(problems, clients, 10, seed=60 + clients)
+    assert bool((max_min(channels, starts=1)[1] >= sca(channels)[1] * (1 - 1e-9)).all())
+
+
+@settings(deadline=None, max_examples=20)
+@given(**sizes)
+def test_successive_convex_approximation_only_climbs(clients: int, antennas: int, seed: int) -> None:
+    channels = draw(3, clients, antennas, seed)
+    start = Rayleigh().draw(3, antennas, torch.Generator().manual_seed(seed + 1))
+    before = min_gain(channels, start / start.norm(dim=-1, keepdim=True))
+    for iterations in (1, 2, 5, 20):
+        beams, values = sca(channels, start, iterations=iterations)
+        assert torch.allclose(beams.norm(dim=-1), torch.ones(3, dtype=torch.float64), atol=1e-12)
+        assert bool((values >= before * (1 - 1e-12)).all())
+        before = values
+
+
+def test_successive_convex_approximation_solves_what_the_relaxation_solves() -> None:
+    """With two clients there is one maximum, the bound, wherever the approximations start."""
+    channels = draw(50, 2, 6, seed=12)
+    start = Rayleigh().draw(50, 6, torch.Generator().manual_seed(13))
+    assert torch.allclose(sca(channels, start)[1], upper_bound(channels), rtol=2e-3)
+
+
 @settings(deadline=None, max_examples=15)
 @given(**sizes)
 def test_the_order_of_the_clients_changes_nothing(clients: int, antennas: int, seed: int) -> None:
@@ -187,6 +214,9 @@ def test_a_client_without_a_channel_makes_every_beam_worth_nothing() -> None:
     assert values[0].item() == 0.0
     assert values[1].item() > 0.1
     assert bool(torch.isfinite(torch.view_as_real(beams)).all())
+    beams, values = max_min(channels * 0)
+    assert values.tolist() == [0.0, 0.0]
+    assert torch.allclose(beams.norm(dim=-1), torch.ones(2, dtype=torch.float64))
 
 
 def test_any_weights_certify_and_the_relaxation_closes_its_gap() -> None:
