@@ -147,7 +147,7 @@ ANYTHING = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_whatever_a_file_holds_the_page_is_written(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

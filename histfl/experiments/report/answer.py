@@ -170,7 +170,8 @@ def _target_columns(target: str) -> list[Column]:
 
 def _mean(arm: Arm, read: Callable[[ShownRun], float], digits: str) -> Cell:
     values = [read(run) for run in arm.runs]
-    spread = f"{min(values):{digits}} to {max(values):{digits}}" if len(values) > 1 else ""
+    low, high = f"{min(values):{digits}}", f"{max(values):{digits}}"
+    spread = f"{low} to {high}" if low != high else ""
     mean = float(np.mean(values)) if len(values) > 1 else values[0]
     return Cell(f"{mean:{digits}}", mean, spread)
 

@@ -103,13 +103,13 @@ def _without(config: Mapping[str, Any], dropped: tuple[str, str]) -> dict[str, d
 def _name(runs: Sequence[ShownRun]) -> str:
     """A run's own name; of several, what the names have in common once the seed is taken out."""
     if len(runs) == 1:
-        return _settings_in_words(runs[0].name)
+        return settings_in_words(runs[0].name)
     bare = {re.sub(r"(^|[+/])training\.seed=[^+/]*", "", run.name).strip("+/") for run in runs}
     common = bare.pop() if len(bare) == 1 else ""
-    return _settings_in_words(common) or str(runs[0].summary["method"])
+    return settings_in_words(common) or str(runs[0].summary["method"])
 
 
-def _settings_in_words(name: str) -> str:
+def settings_in_words(name: str) -> str:
     """A sweep's `method.name=hist+network.cells=4` as `hist, cells=4`; other names as they are."""
     settings = [re.fullmatch(r"\w+\.(\w+)=(.+)", part) for part in name.split("+")]
     if not all(settings):

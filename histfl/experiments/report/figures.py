@@ -49,7 +49,7 @@ def _lines(arms: Sequence[Arm], x: str, y: str, title: str) -> go.Figure:
         )
     figure.update_xaxes(title_text=AXES[x], rangemode="tozero")
     figure.update_yaxes(title_text=title)
-    return _laid_out(figure, 400, len(arms))
+    return laid_out(figure, 400, len(arms))
 
 
 def _band(across: Floats, values: Floats, index: int, name: str) -> go.Scatter:
@@ -57,6 +57,7 @@ def _band(across: Floats, values: Floats, index: int, name: str) -> go.Scatter:
     return go.Scatter(
         x=np.concatenate((across, across[::-1])),
         y=np.concatenate((values.max(axis=0), values.min(axis=0)[::-1])),
+        mode="lines",
         fill="toself",
         fillcolor=band_colour(index),
         line={"width": 0},
@@ -85,7 +86,7 @@ def part_figure(arms: Sequence[Arm]) -> go.Figure:
     figure.update_xaxes(title_text="simulated seconds a round")
     names = [shown_name(arm.label) for arm in arms]
     figure.update_yaxes(tickvals=places, ticktext=names, autorange="reversed", automargin=True)
-    return _laid_out(figure, 170 + 26 * len(arms), 2)
+    return laid_out(figure, 170 + 26 * len(arms), 2)
 
 
 def cell_figure(arms: Sequence[Arm]) -> go.Figure:
@@ -102,7 +103,7 @@ def cell_figure(arms: Sequence[Arm]) -> go.Figure:
             figure.add_scatter(x=cells, y=means, name=shown_name(arm.label), mode="lines+markers", line=line)
     figure.update_xaxes(title_text="cell", tickformat="d")
     figure.update_yaxes(title_text="simulated seconds a round", rangemode="tozero")
-    return _laid_out(figure, 360, len(arms))
+    return laid_out(figure, 360, len(arms))
 
 
 def size_figure(arms: Sequence[Arm]) -> go.Figure:
@@ -131,7 +132,7 @@ def size_figure(arms: Sequence[Arm]) -> go.Figure:
         )
     figure.update_xaxes(title_text=AXES["round"], rangemode="tozero")
     figure.update_yaxes(title_text="parameters of a cell's submodel", rangemode="tozero")
-    return _laid_out(figure, 360, len(arms))
+    return laid_out(figure, 360, len(arms))
 
 
 def part_seconds(arm: Arm, part: str) -> float:
@@ -144,7 +145,7 @@ def by_cell(arm: Arm, read: Callable[[Record], Sequence[float]]) -> Floats:
     return np.array([read(arm.runs[0].records[index]) for index in arm.shown], dtype=np.float64)
 
 
-def _laid_out(figure: go.Figure, height: int, entries: int) -> go.Figure:
+def laid_out(figure: go.Figure, height: int, entries: int) -> go.Figure:
     """The common frame: a legend below the plot that grows with its entries, up to a point."""
     legend = min(22 * ((entries + 1) // 2), 260)
     figure.update_layout(

@@ -10,13 +10,14 @@ import tomli_w
 
 from histfl.errors import HistflError
 from histfl.experiments.report.answer import answer_sentence, answer_table, runs_table
-from histfl.experiments.report.arms import Arm, arms_of
+from histfl.experiments.report.arms import Arm, arms_of, settings_in_words
 from histfl.experiments.report.drawings import label_figure, label_table, partition_figure, partition_table
 from histfl.experiments.report.figures import (
     AXES,
     accuracy_figure,
     cell_figure,
     error_figure,
+    laid_out,
     part_figure,
     size_figure,
 )
@@ -164,9 +165,8 @@ def _labels(runs: Sequence[ShownRun]) -> str:
     drawn = []
     for number, same in enumerate(list(mixes.values())[:LABEL_MIXES]):
         labels = same[0].pictures["labels"]
-        names = ", ".join(run.name for run in same[:4]) + (
-            f" and {len(same) - 4} more" if len(same) > 4 else ""
-        )
+        names = "; ".join(settings_in_words(run.name) for run in same[:3])
+        names += f" and {len(same) - 3} more" if len(same) > 3 else ""
         text = "A column is a client, a row a class; lines part the cells."
         if labels["clients"] > len(labels["shown_clients"]):
             text += f" {len(labels['shown_clients'])} of {labels['clients']} clients are drawn."
@@ -191,7 +191,9 @@ def _theory(runs: Sequence[ShownRun]) -> str:
     from histfl.experiments.bound import bound_of
     from histfl.experiments.bound_page import bound_figure, sentences  # takes its colours from this package
 
-    recorded = [run for run in runs if run.folder and any("theory" in record for record in run.records)]
+    # The theorems are about disjoint submodels: other methods record constants that no bound goes with.
+    hist = [run for run in runs if run.folder is not None and run.summary["method"] == "hist"]
+    recorded = [run for run in hist if any("theory" in record for record in run.records)]
     parts = []
     for number, run in enumerate(recorded[:THEORIES]):
         assert run.folder is not None
@@ -201,8 +203,13 @@ def _theory(runs: Sequence[ShownRun]) -> str:
             parts.append(f"<p>{escape(run.name)}: {escape(error)}</p>")
             continue
         words = " ".join(sentences(bound)[:2])
-        figure = bound_figure(bound).update_layout(title=None, height=480)
-        parts.append(plots_html([Plot(f"The terms for {run.name}", words, figure)], f"theory-{number}"))
+        figure = bound_figure(bound).update_layout(title=None)
+        figure = laid_out(figure, 400, len(figure.data))
+        parts.append(
+            plots_html(
+                [Plot(f"The terms for {settings_in_words(run.name)}", words, figure)], f"theory-{number}"
+            )
+        )
     if len(recorded) > THEORIES:
         parts.append(f"<p>{len(recorded) - THEORIES} more runs have terms: histfl bound shows them.</p>")
     return "".join(parts)
