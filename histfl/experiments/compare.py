@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import plotly.graph_objects as go
 
 from histfl.errors import UsageError
 from histfl.experiments.records import Record, scalars
-from histfl.experiments.report import Arm, ShownRun, answer_sentence, answer_table, arms_of, runs_table
+from histfl.experiments.report import (
+    Arm,
+    Gathered,
+    ShownRun,
+    answer_sentence,
+    answer_table,
+    arms_of,
+    runs_table,
+    write_report,
+)
 from histfl.experiments.report.figures import AXES, accuracy_figure
 from histfl.experiments.report.html import table_html
 from histfl.experiments.run import Run
@@ -44,11 +54,16 @@ class Comparison:
             raise UsageError(f"plot against {against!r}; use {', '.join(AXES)}")
         return accuracy_figure(self.arms, against)
 
+    def write_report(self, path: Path | str) -> None:
+        """The comparison as one self-contained page, such as report.html."""
+        page = Path(path)
+        write_report(page, f"histfl: {page.stem}", Gathered(self.runs))
+
     def __str__(self) -> str:
         return self.sentence
 
     def _repr_html_(self) -> str:
-        return f"<p>{table_html(answer_table(self.arms), self.sentence, 'comparison')}</p>"
+        return table_html(answer_table(self.arms), self.sentence, "comparison")
 
 
 def compare(*runs: Run, **named: Run) -> Comparison:

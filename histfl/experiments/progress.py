@@ -22,7 +22,7 @@ def progress(title: str, rounds: int, console: Console) -> Iterator[OnRound]:
         yield _plain_lines(title, rounds, console)
         return
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),  # a folder's name is text
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
         TextColumn("accuracy {task.fields[accuracy]}  {task.fields[megabytes]} MB a client"),
@@ -55,6 +55,7 @@ def _plain_lines(title: str, rounds: int, console: Console) -> OnRound:
             f"{title}: round {record['round']}/{rounds}, accuracy {record['accuracy']:.3f}, "
             f"{record['megabytes_per_client']:.1f} MB a client, {record['simulated_seconds']:.2f} simulated s",
             highlight=False,
+            markup=False,
             soft_wrap=True,
         )
 

@@ -66,6 +66,12 @@ class Run:
 
         return compare(**{str(self.summary["method"]): self}).plot(against)
 
+    def write_report(self, path: Path | str) -> None:
+        """The run's report as one self-contained page, such as report.html."""
+        from histfl.experiments.compare import compare
+
+        compare(**{str(self.summary["method"]): self}).write_report(path)
+
     def to_frame(self) -> Any:
         """The records as a pandas DataFrame, a row a global round; nested numbers by path."""
         from histfl.experiments.compare import frame

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -44,6 +45,15 @@ def test_a_comparison_has_the_summaries_numbers(runs: dict[str, histfl.Run]) -> 
             assert row[key] == run.summary[key]
     assert [line.name for line in found.plot().data] == ["hist", "hfedavg"]
     assert "<table" in found._repr_html_()
+
+
+def test_runs_and_comparisons_write_their_page(runs: dict[str, histfl.Run], tmp_path: Path) -> None:
+    runs["hist"].write_report(tmp_path / "one.html")
+    histfl.compare(**runs).write_report(tmp_path / "both.html")
+    assert "hist is at" in (tmp_path / "one.html").read_text("utf-8")
+    both = (tmp_path / "both.html").read_text("utf-8")
+    assert 'id="plot-partition-0-0"' in both  # drawn without a folder
+    assert "histfl.train(...) with the same model" in both
 
 
 def test_runs_may_be_named_and_seeds_are_one_arm(runs: dict[str, histfl.Run]) -> None:
