@@ -7,7 +7,7 @@ import torch
 from histfl.engines.blocks import Block, Samples, num_clients, stacked_constants, stacked_start
 from histfl.engines.losses import stacked_loss
 from histfl.engines.stacked_graph import StackedGraph, shared_tensors
-from histfl.engines.stacked_linear import FEWEST_ROWS, InPlaceSGD, with_room
+from histfl.engines.stacked_linear import InPlaceSGD, gains_from_room, with_room
 from histfl.engines.updates import StackedSGD
 from histfl.partition import State
 from histfl.training import LocalTraining, Task
@@ -54,8 +54,8 @@ class StackedTrainer:
 
     def _placed(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor where products with it are fast."""
-        fits = name in self.graph.alone and tensor.shape[1] >= FEWEST_ROWS
-        return with_room(tensor) if fits and tensor.device.type == "cpu" else tensor
+        gains = name in self.graph.alone and gains_from_room(tensor.shape[1])
+        return with_room(tensor) if gains and tensor.device.type == "cpu" else tensor
 
 
 def in_place_sgd(local: LocalTraining) -> InPlaceSGD | None:
