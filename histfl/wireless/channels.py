@@ -135,6 +135,24 @@ class PathLoss:
         return fading * self.gains(distance_m, shadow).sqrt()[..., None].to(dtype)
 
 
+def draw_channels(channel: Channel, clients: int, antennas: int, generator: torch.Generator) -> torch.Tensor:
+    """One draw [client, antenna] of `channel`, which may be a user's own and is checked as such."""
+    place = f"the channel {type(channel).__name__}"
+    try:
+        drawn = channel.draw(clients, antennas, generator)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UsageError(f"{place} cannot be drawn: {error}; see histfl.wireless.Channel") from None
+    if not isinstance(drawn, torch.Tensor) or drawn.shape != (clients, antennas):
+        shape = tuple(drawn.shape) if isinstance(drawn, torch.Tensor) else type(drawn).__name__
+        raise UsageError(
+            f"{place} drew {shape}; it must be a tensor [client, antenna], here ({clients}, {antennas})"
+        )
+    try:
+        return check_channels(drawn)
+    except UsageError as error:
+        raise UsageError(f"{place}: {error}") from None
+
+
 def check_channels(channels: torch.Tensor) -> torch.Tensor:
     """`channels`, known to be complex, finite and [..., client, antenna] with at least one of each."""
     if not channels.is_complex():

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
+from histfl.errors import UsageError
 from histfl.network import Network
 from histfl.network.network import Ints
 from histfl.seeds import Seeds
@@ -23,7 +25,7 @@ from histfl.wireless.aircomp import (
     superpose,
 )
 from histfl.wireless.beamforming import max_min
-from histfl.wireless.channels import Channel, Rayleigh
+from histfl.wireless.channels import Channel, Rayleigh, draw_channels
 from histfl.wireless.clock import Computing, Transmissions, round_cost
 from histfl.wireless.rates import SUB_CHANNEL_HZ, SYMBOL_S, aircomp_seconds, num_sub_channels
 
@@ -60,6 +62,12 @@ class OverTheAir:
     sub_channel_hz: float = SUB_CHANNEL_HZ
     symbol_s: float = SYMBOL_S
 
+    def __post_init__(self) -> None:
+        # Before any client has trained in vain.
+        if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
+            raise UsageError(f"learning_rate = {self.learning_rate}; updates over the air are divided by it")
+        num_sub_channels(self.bandwidth_hz, self.sub_channel_hz)
+
     @property
     def sub_channels(self) -> int:
         """Parameters that one symbol carries."""
@@ -79,7 +87,7 @@ class OverTheAir:
             snr = torch.from_numpy(network.cell(cell).snr)
             for edge_round, clients in enumerate(schedule.arrived):
                 if len(clients):
-                    drawn = self.channel.draw(len(clients), self.antennas, generator)
+                    drawn = draw_channels(self.channel, len(clients), self.antennas, generator)
                     channels[cell, edge_round] = drawn * snr[clients].sqrt()[:, None]
         beams = _beams(channels)
         return [

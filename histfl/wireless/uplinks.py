@@ -16,7 +16,7 @@ from histfl.network import Network
 from histfl.network.network import Floats, Ints
 from histfl.seeds import Seeds
 from histfl.training import CellSchedule, RoundCost, State, mean_of_clients
-from histfl.wireless.channels import Channel, Rayleigh, channel_gains
+from histfl.wireless.channels import Channel, Rayleigh, channel_gains, draw_channels
 from histfl.wireless.clock import Computing, Transmissions, round_cost
 from histfl.wireless.rates import fdma_rates, tdma_rates, uplink_seconds
 
@@ -68,7 +68,8 @@ class Orthogonal:
         for cell, schedule in enumerate(schedules):
             sent = np.concatenate(schedule.sampled)
             clients, places = np.unique(sent, return_inverse=True)
-            channels = self.channel.draw(len(clients), self.antennas, seeds.torch("channel", round, cell))
+            generator = seeds.torch("channel", round, cell)
+            channels = draw_channels(self.channel, len(clients), self.antennas, generator)
             links.append(channel_gains(channels)[places])
         return links
 
