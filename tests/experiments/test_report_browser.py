@@ -171,13 +171,25 @@ def test_a_phone_shows_it_without_scrolling_sideways(
     assert _contrast(axis, paper) > 7
 
 
-def test_it_prints_on_white_also_from_a_dark_screen(runs: Path, open_page: Callable[..., Any]) -> None:
-    page = open_page(runs / "report.html", color_scheme="dark")
+def test_it_prints_in_dark_ink_within_the_paper_also_from_a_dark_screen(
+    runs: Path, open_page: Callable[..., Any]
+) -> None:
+    page = open_page(runs / "report.html", color_scheme="dark", viewport={"width": 1400, "height": 900})
+    look = """() => [...document.querySelectorAll('.plot')].map(div => ({
+        width: div.querySelector('.main-svg').getBoundingClientRect().width,
+        ink: getComputedStyle(div.querySelector('.xtitle')).fill}))"""
+    page.evaluate(f"addEventListener('beforeprint', () => {{ window.printed = ({look})(); }})")
+    before = page.evaluate(look)
+    assert page.pdf(format="A4")[:5] == b"%PDF-"
+    printed = page.evaluate("window.printed")
+    assert all(plot["width"] <= 700 and _contrast(plot["ink"], "rgb(255,255,255)") > 7 for plot in printed)
+    page.wait_for_function(
+        f"expected => JSON.stringify(({look})()) === expected", arg=json.dumps(before, separators=(",", ":"))
+    )
     page.emulate_media(media="print", color_scheme="dark")
     assert (
         _contrast(page.evaluate("getComputedStyle(document.body).backgroundColor"), "rgb(255,255,255)") == 1
     )
-    assert page.pdf()[:5] == b"%PDF-"
 
 
 def test_hostile_names_are_shown_as_text(tmp_path: Path, open_page: Callable[..., Any]) -> None:

@@ -26,18 +26,26 @@
     return { data, layout: { ...layout, template, dragmode: touch ? false : "zoom" } };
   }
 
+  function drawOne(div, ink, width) {
+    const { data, layout } = figureIn(ink, read(div));
+    return Plotly.react(div, data, { ...layout, width }, { responsive: true, displaylogo: false });
+  }
+
   async function draw(ink) {
     for (const div of plots) {
-      const { data, layout } = figureIn(ink, read(div));
-      await Plotly.react(div, data, layout, { responsive: true, displaylogo: false });
+      await drawOne(div, ink);
       await new Promise((done) => setTimeout(done)); // lets the reader scroll in between
     }
     document.documentElement.dataset.drawn = String(plots.length);
   }
 
+  const paperWidth = 680; // pixels of an A4 or letter page between its margins
   const screenInk = () => (darkScreen.matches ? inks.dark : inks.light);
   darkScreen.addEventListener("change", () => draw(screenInk()));
-  addEventListener("beforeprint", () => { if (darkScreen.matches) draw(inks.light); });
-  addEventListener("afterprint", () => { if (darkScreen.matches) draw(inks.dark); });
+  addEventListener("beforeprint", () => plots.forEach((div) => drawOne(div, inks.light, paperWidth)));
+  addEventListener("afterprint", async () => {
+    await draw(screenInk());
+    plots.forEach((div) => Plotly.Plots.resize(div)); // back to the width of the screen
+  });
   draw(screenInk());
 })();
