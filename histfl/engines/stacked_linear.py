@@ -75,7 +75,10 @@ class _StackedLinear(torch.autograd.Function):
         if bias is None:
             outputs = torch.bmm(inputs, transposed)
         else:
-            outputs = torch.baddbmm(_whole(bias).unsqueeze(1), inputs, transposed)
+            # One of the two may be frozen, and have no room.
+            beyond = transposed.shape[2] - bias.shape[1]
+            row = _whole(bias) if _whole(bias).shape[1] == transposed.shape[2] else F.pad(bias, (0, beyond))
+            outputs = torch.baddbmm(row.unsqueeze(1), inputs, transposed)
         return outputs[:, :, : weight.shape[1]]
 
     @staticmethod

@@ -1,8 +1,8 @@
 """The fast engine: clients step together where their model allows it, and cells side by side.
 
 On a CPU every thread runs with one torch thread of its own on a few clients at a time, whose weights stay
-in cache; cells go at their own pace and meet at the end of the global round. On a GPU the clients of all
-cells with submodels of one shape step together.
+in cache; cells (small ones in bundles) go at their own pace and meet at the end of the global round. On a
+GPU the clients of all cells with submodels of one shape step together.
 """
 
 from __future__ import annotations
@@ -53,9 +53,15 @@ class VectorisedEngine:
         trainer = self._trainer(jobs[0].task) if jobs else None
         if trainer is None:
             return ReferenceEngine().run(jobs)
-        if jobs[0].task.data.inputs.device.type == "cpu":
-            return _run_threads(jobs, trainer)
-        return _run_groups(jobs, trainer)
+        bundles = _bundles(jobs, trainer)
+        run = _run_threads if jobs[0].task.data.inputs.device.type == "cpu" else _run_in_turn
+        found = run([[jobs[place] for place in places] for places in bundles], trainer)
+        results = {
+            place: result
+            for places, own in zip(bundles, found, strict=True)
+            for place, result in zip(places, own, strict=True)
+        }
+        return [results[place] for place in range(len(jobs))]
 
     def _trainer(self, task: Task) -> Trainer | None:
         if self._known is None or self._known[0] is not task:
@@ -63,38 +69,51 @@ class VectorisedEngine:
         return self._known[1]
 
 
-def _run_threads(jobs: Sequence[CellJob], trainer: Trainer) -> list[CellResult]:
-    """Cells side by side; their blocks go to as many threads as torch may use."""
+def _run_threads(bundles: Sequence[Sequence[CellJob]], trainer: Trainer) -> list[list[CellResult]]:
+    """Bundles of cells side by side; their blocks go to as many threads as torch may use."""
     keep_freed_memory()
     with _one_torch_thread() as threads:
         if threads == 1:
-            return [_run_cells([job], trainer, _in_turn(trainer))[0] for job in jobs]
+            return _run_in_turn(bundles, trainer)
         with (
             ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as workers,
             ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as cells,
         ):
             mapper = _side_by_side(trainer, workers, threads)
             try:
-                return [
-                    result for [result] in cells.map(lambda job: _run_cells([job], trainer, mapper), jobs)
-                ]
+                return list(cells.map(lambda jobs: _run_cells(jobs, trainer, mapper), bundles))
             except BaseException:  # an interrupt too: wait for no more than the blocks in progress
                 workers.shutdown(wait=False, cancel_futures=True)
                 cells.shutdown(wait=False, cancel_futures=True)
                 raise
 
 
-def _run_groups(jobs: Sequence[CellJob], trainer: Trainer) -> list[CellResult]:
-    """Cells whose submodels have the same shapes step together, one group after another."""
+def _run_in_turn(bundles: Sequence[Sequence[CellJob]], trainer: Trainer) -> list[list[CellResult]]:
+    """One bundle after another, in this thread."""
+    return [
+        _run_cells(jobs, trainer, lambda blocks: (_train(trainer, block) for block in blocks))
+        for jobs in bundles
+    ]
+
+
+def _bundles(jobs: Sequence[CellJob], trainer: Trainer) -> list[list[int]]:
+    """The places of cells that go in step: submodels of one shape, and clients for about one block."""
     groups: dict[object, list[int]] = {}
     for place, job in enumerate(jobs):
         shapes = tuple((name, tensor.shape) for name, tensor in job.start.items())
         groups.setdefault((shapes, len(job.schedule.arrived)), []).append(place)
-    results: dict[int, CellResult] = {}
-    mapper = _in_turn(trainer)
+    bundles: list[list[int]] = []
     for places in groups.values():
-        results.update(zip(places, _run_cells([jobs[p] for p in places], trainer, mapper), strict=True))
-    return [results[place] for place in range(len(jobs))]
+        most = trainer.clients_at_once(jobs[places[0]].start)
+        room = 0
+        for place in places:
+            clients = max(map(len, jobs[place].schedule.arrived), default=0)
+            if place == places[0] or (most is not None and clients > room):
+                bundles.append([])
+                room = most or 0
+            bundles[-1].append(place)
+            room -= clients
+    return bundles
 
 
 def _run_cells(jobs: Sequence[CellJob], trainer: Trainer, mapper: _Mapper) -> list[CellResult]:
@@ -162,10 +181,6 @@ def _train(trainer: Trainer, block: Block) -> _Pieces:
             for index, (part, own) in enumerate(zip(block, losses.split(sizes), strict=True))
         ]
     return [piece for half in halves(block) for piece in _train(trainer, half)]
-
-
-def _in_turn(trainer: Trainer) -> _Mapper:
-    return lambda blocks: (_train(trainer, block) for block in blocks)
 
 
 def _side_by_side(trainer: Trainer, workers: ThreadPoolExecutor, threads: int) -> _Mapper:

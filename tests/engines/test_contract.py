@@ -120,6 +120,11 @@ def test_many_clients_a_cell(engine: Engine) -> None:
     assert_agree(make_experiment("mlp", people=network, training={"batch_size": 3}), engine)
 
 
+def test_many_cells_of_few_clients(engine: Engine) -> None:
+    network = Network.uniform(cells=25, clients=30)
+    assert_agree(make_experiment("mlp", people=network, network={"dropout": 0.2}), engine)
+
+
 def test_a_single_cell(engine: Engine) -> None:
     assert_agree(make_experiment("mlp", people=Network.uniform(cells=1, clients=5)), engine)
 

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 import pytest
@@ -22,11 +22,12 @@ from histfl.engines.pooling import pool_across_images
 from histfl.engines.stacked import StackedTrainer
 from histfl.engines.stacked_graph import StackedGraph, Unstackable
 from histfl.engines.stacked_linear import InPlaceSGD, stacked_linear, with_room
-from histfl.engines.vectorised import _run_groups
+from histfl.engines.vectorised import _bundles, _run_in_turn
 from histfl.engines.vmapped import VmappedTrainer
 from histfl.engines.ways import choose_trainer
 from histfl.errors import UsageError
 from histfl.experiments.build import Experiment
+from histfl.network import Network
 from histfl.partition import State, draw, even_counts, extract
 from histfl.training import CellJob, Task, client_batches
 from histfl.training.batches import batches_of_clients
@@ -135,9 +136,13 @@ def test_cells_in_step_as_on_a_gpu(model: str, way: Callable[[Task], Trainer], m
     experiment = make_experiment(model, training=training, network={"cells": 3, "clients": 7, "dropout": 0.3})
     jobs = jobs_of(experiment)
     trainer = SmallMemory(way(experiment.hist.task), most)
-    found, right = _run_groups(jobs, trainer), ReferenceEngine().run(jobs)
+    bundles = _bundles(jobs, trainer)
+    assert len(bundles) == len({tuple(x.shape for x in job.start.values()) for job in jobs})
+    results = _run_in_turn([[jobs[place] for place in places] for places in bundles], trainer)
+    found = dict(zip(chain(*bundles), chain(*results), strict=True))
+    right = ReferenceEngine().run(jobs)
     assert (trainer.refused > 0) == (most < 4)
-    for one, other in zip(right, found, strict=True):
+    for one, other in ((one, found[place]) for place, one in enumerate(right)):
         assert one.client_steps == other.client_steps
         assert other.loss == pytest.approx(one.loss, rel=1e-6)
         for name, value in one.state.items():
@@ -147,7 +152,17 @@ def test_cells_in_step_as_on_a_gpu(model: str, way: Callable[[Task], Trainer], m
 def test_one_client_that_does_not_fit_is_an_error() -> None:
     experiment = make_experiment("mlp")
     with pytest.raises(torch.OutOfMemoryError):
-        _run_groups(jobs_of(experiment), SmallMemory(StackedTrainer(experiment.hist.task), 0))
+        _run_in_turn([jobs_of(experiment)[:1]], SmallMemory(StackedTrainer(experiment.hist.task), 0))
+
+
+def test_small_cells_share_a_block() -> None:
+    experiment = make_experiment("mlp", people=Network.uniform(cells=25, clients=30))
+    jobs = jobs_of(experiment)
+    bundles = _bundles(jobs, StackedTrainer(experiment.hist.task))
+    assert sorted(chain(*bundles)) == list(range(25))
+    clients = [sum(jobs[place].cell.num_clients for place in places) for places in bundles]
+    assert max(clients) <= 8
+    assert len(bundles) <= 6
 
 
 @settings(deadline=None, max_examples=50)
@@ -192,11 +207,11 @@ def test_batches_of_many_clients_are_those_of_each(samples: int, first: int, ste
     width=st.integers(1, 9),
     out=st.integers(1, 40),
     bias=st.booleans(),
-    room=st.booleans(),
+    room=st.lists(st.booleans(), min_size=2, max_size=2),
     in_place=st.booleans(),
 )
 def test_stacked_linear_is_each_clients_linear_and_its_step(
-    clients: int, between: list[int], width: int, out: int, bias: bool, room: bool, in_place: bool
+    clients: int, between: list[int], width: int, out: int, bias: bool, room: list[bool], in_place: bool
 ) -> None:
     generator = torch.Generator().manual_seed(1)
 
@@ -205,7 +220,7 @@ def test_stacked_linear_is_each_clients_linear_and_its_step(
 
     inputs = normal(clients, *between, width).requires_grad_()
     start = [normal(clients, out, width), *([normal(clients, out)] if bias else [])]
-    tensors = [(with_room(x) if room else x.clone()).requires_grad_() for x in start]
+    tensors = [(with_room(x) if r else x.clone()).requires_grad_() for x, r in zip(start, room, strict=False)]
     pull = normal(clients, *between, out)
     update = InPlaceSGD(learning_rate=0.1, keep=0.9) if in_place else None
     outputs = stacked_linear(inputs, tensors[0], tensors[1] if bias else None, update)
