@@ -45,7 +45,7 @@ CANDIDATES, CANDIDATE_STEPS, FINAL_STEPS = 3, 6, 8
 CENTRING = 0.1  # each Newton step aims at a tenth of the present complementarity
 TO_BOUNDARY = 0.98
 # Elements of the largest search tensor in one chunk: about a CPU's cache, and a quarter of a gigabyte on a GPU.
-CHUNK_ELEMENTS = {"cpu": 2**18, "cuda": 2**26}
+CHUNK_ELEMENTS = {"cpu": 2**19, "cuda": 2**26}
 
 
 def max_min(
