@@ -181,7 +181,12 @@ def own_channels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_a_users_own_channel(own_channels: str) -> None:
     """A gain of 4 x 3 antennas and an SNR of 0 dB: log2(13) bits a symbol, half of the band for each of two."""
     network = Network.uniform(2, 2, snr_db=0.0)
-    uplink = {"name": "fdma", "channel": f"{own_channels}:Constant", "antennas": 3}
+    uplink = {
+        "name": "fdma",
+        "channel": f"{own_channels}:Constant",
+        "antennas": 3,
+        "bits_per_parameter": 32.0,
+    }
     record = train(network, uplink, method="hfedavg").records[0]
     parameters = record["submodel_parameters"][0]
     seconds = 2 * 32 * parameters / (5e6 * np.log2(13))
@@ -220,7 +225,7 @@ def test_channels_by_their_names_in_the_configuration(name: str) -> None:
         {"channel": "rician", "k_factor_db": 60.0},
         {"channel": "path-loss"},
     ):
-        record = train(network, {"name": name, **channel}).records[0]
+        record = train(network, {"name": name, "bits_per_parameter": 32.0, **channel}).records[0]
         seconds.append(record["latency"]["uplink_seconds"])
         errors.append(record["edge_error"])
     if name == "fdma":
