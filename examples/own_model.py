@@ -1,6 +1,6 @@
 """Cut and train a model of your own: a small residual network on the embedded images.
 
-    python examples/own_model.py [rounds]
+python examples/own_model.py [rounds]
 """
 
 import sys

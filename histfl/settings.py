@@ -52,17 +52,19 @@ def checked(model: type[Checked], values: dict[str, Any], place: str) -> Checked
 
 
 def _explain(model: type[BaseModel], error: ValidationError, place: str) -> str:
-    first = error.errors()[0]
-    path = [part for part in first["loc"] if not _is_union_tag(part)]
+    found = [(_path(each["loc"]), each) for each in error.errors()]
+    path, first = found[0]
     key = ".".join(str(part) for part in path)
-    more = len({tuple(map(str, other["loc"][:2])) for other in error.errors()}) - 1
+    # A section whose key is wrong is reported too, and each way that a union was tried: neither is one more.
+    more = len({other for other, _ in found if other[: len(path)] != path and path[: len(other)] != other})
     others = f" (and {more} more)" if more else ""
+    tried = [each["msg"] for other, each in found if other == path]
     if first["type"] == "extra_forbidden":
         known = _known_keys(model, path[:-1])
         near = difflib.get_close_matches(str(path[-1]), known, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
         return f"{place}: unknown key {key!r}; {hint}{others}"
-    message = first["msg"].removeprefix("Value error, ")
+    message = " or ".join(dict.fromkeys(tried)).removeprefix("Value error, ")
     value = "" if first["type"] == "missing" else f" = {_shown(first['input'])}"
     return f"{place}: {key}{value}: {message}{others}" if key else f"{place}: {message}{others}"
 
@@ -74,10 +76,16 @@ def _shown(value: object) -> str:
 
 def _is_union_tag(part: int | str) -> bool:
     """Pydantic adds the tried type ('float', 'literal[...]', 'list[float]') to a union's path."""
-    return isinstance(part, str) and (part in {"int", "float", "str", "bool"} or "[" in part)
+    return isinstance(part, str) and (
+        part in {"int", "float", "str", "bool"} or part.startswith("constrained-") or "[" in part
+    )
 
 
-def _known_keys(model: type[BaseModel], path: list[int | str]) -> list[str]:
+def _path(location: tuple[int | str, ...]) -> tuple[int | str, ...]:
+    return tuple(part for part in location if not _is_union_tag(part))
+
+
+def _known_keys(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
     for part in path:
         field = model.model_fields.get(str(part))
         if field is None:

@@ -40,5 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except Exception as error:
         if not hasattr(error, "format_message"):  # not click's report of a wrong command line
             raise
+        if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help text
+            typer.echo(error.format_message(), err=True)
+            sys.exit(2)
         fail(error.format_message(), 2)
     sys.exit(code if isinstance(code, int) else 0)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from histfl.data import as_tensor_data
@@ -16,13 +17,16 @@ from histfl.experiments.config import Config, DataSettings, MethodSettings, Trai
 from histfl.experiments.run import OnRound, Run, execute
 from histfl.experiments.store import RunFolder
 from histfl.network import Network
-from histfl.settings import Settings, checked
+from histfl.settings import checked
 from histfl.training.jobs import Loss
 
-_SECTIONS: dict[str, type[Settings]] = {
-    "data": DataSettings,
-    "training": TrainingSettings,
-    "method": MethodSettings,
+# Where each further keyword of `train` belongs in the configuration.
+_HOMES = {
+    **{key: ("data", key) for key in DataSettings.model_fields if key != "name"},
+    **{key: ("training", key) for key in TrainingSettings.model_fields},
+    **{key: ("method", key) for key in MethodSettings.model_fields if key != "name"},
+    **{key: ("network", key) for key in ("participants", "dropout", "cycles_per_step", "energy_coefficient")},
+    "theory_every": ("theory", "every"),
 }
 
 
@@ -34,8 +38,6 @@ def train(
     network: Network,
     method: str = "hist",
     uplink: str | Mapping[str, Any] = "fdma",
-    participants: int | None = None,
-    dropout: float = 0.0,
     loss: Loss = nn.functional.cross_entropy,
     device: str = "auto",
     engine: str = "auto",
@@ -46,35 +48,42 @@ def train(
 ) -> Run:
     """Train `model` (any nn.Module; it is copied, not changed) over `network` and return the run.
 
-    The sets are torch Datasets of (input, target) or pairs of tensors. Further keywords are the keys of
-    the configuration's sections `data` (split, ...), `training` (rounds, edge_rounds, local_steps,
-    batch_size, learning_rate, ...) and `method` (sizes, include, exclude, shared). `uplink` is a name or
-    a table of that section. `loss(outputs, targets)` is the mean over the batch. With `out`, the run is
-    kept in that folder and can be resumed; `on_round` is called with every round's record.
+    The sets are torch Datasets of (input, target) or pairs of tensors; the model returns scores
+    [sample, class]. Further keywords are keys of the configuration: rounds, edge_rounds, local_steps,
+    batch_size, learning_rate, split, sizes, include, exclude, participants, dropout, theory_every and the
+    others of its sections. `uplink` is a name or a table of that section. `loss(outputs, targets)` is the
+    mean over the batch. With `out`, the run is kept in that folder and can be resumed; `on_round` is
+    called with every round's record. BatchNorm statistics of the returned model are recomputed from the
+    clients' data, also those of frozen layers.
     """
+    if not isinstance(model, nn.Module) or not isinstance(network, Network):
+        raise UsageError(
+            f"train() takes a torch.nn.Module and network=histfl.Network, not {type(model).__name__} and "
+            f"{type(network).__name__}"
+        )
     train_data = as_tensor_data(train_set)
     test_data = as_tensor_data(test_set, class_names=train_data.class_names)
     sections: dict[str, dict[str, Any]] = {
         "model": {"name": type(model).__name__},
         "data": {"name": "custom"},
         "method": {"name": method},
-        "network": {
-            "cells": network.num_cells,
-            "clients": network.num_clients,
-            "participants": "all" if participants is None else participants,
-            "dropout": dropout,
-            "profile": "given",
-        },
+        "network": {"cells": network.num_cells, "clients": network.num_clients, "profile": "given"},
         "uplink": {"name": uplink} if isinstance(uplink, str) else dict(uplink),
-        "training": {},
     }
-    for key, value in settings.items():
-        section = next((name for name, model_ in _SECTIONS.items() if key in model_.model_fields), None)
-        if section is None:
-            known = sorted(field for model_ in _SECTIONS.values() for field in model_.model_fields)
-            raise UsageError(f"train() has no setting {key!r}; known: {', '.join(known)}")
-        sections[section][key] = list(value) if isinstance(value, tuple) else value
+    for keyword, value in settings.items():
+        if keyword not in _HOMES:
+            raise UsageError(f"train() has no setting {keyword!r}; known: {', '.join(sorted(_HOMES))}")
+        section, key = _HOMES[keyword]
+        if value is not None:
+            sections.setdefault(section, {})[key] = _plain(value)
     config = checked(Config, sections, "train()")
     ingredients = Ingredients(copy.deepcopy(model), train_data, test_data, network)
     experiment = build(config, ingredients, device=device, engine=engine, loss=loss)
     return execute(experiment, RunFolder(Path(out)) if out else None, resume=resume, on_round=on_round)
+
+
+def _plain(value: Any) -> Any:
+    """A number of numpy's or a tuple as a TOML file would have it."""
+    if isinstance(value, np.generic):
+        return value.item()
+    return list(value) if isinstance(value, tuple) else value

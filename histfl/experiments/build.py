@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,11 @@ from histfl.data import Split, TensorData
 from histfl.engines import choose_engine
 from histfl.errors import DataError, UsageError
 from histfl.experiments.config import Config, UplinkSettings
+from histfl.experiments.fit import EXAMPLES, check_fit, check_parameters
 from histfl.experiments.sizes import size_policy
 from histfl.models import build_model
 from histfl.models.registry import call_factory, import_factory
-from histfl.network import Network
+from histfl.network import Network, spread_evenly
 from histfl.partition import plan, training_copy
 from histfl.seeds import Seeds
 from histfl.training import Engine, Hist, LocalTraining, Participation, Task, Uplink
@@ -37,6 +39,7 @@ class Experiment:
     hist: Hist
     model: nn.Module
     test: TensorData
+    bits_per_parameter: float
     engine: Engine
 
     @property
@@ -95,7 +98,8 @@ def load_data(config: Config, data_dir: Path | None = None) -> tuple[TensorData,
 
 
 def build_network(config: Config) -> Network:
-    """The network by its profile; a network file brings its own cells and clients."""
+    """The network by its profile. A network file brings its own cells and clients; where `network.cells`
+    asks for another number of cells, its clients in their order are spread over that many."""
     settings = config.network
     if settings.profile == "uniform":
         return Network.uniform(
@@ -110,7 +114,18 @@ def build_network(config: Config) -> Network:
         return Network.paper(settings.cells, settings.clients, generator)
     if not settings.profile.endswith(".toml"):
         raise UsageError(f"network.profile = {settings.profile!r}; use uniform, paper or a NETWORK.toml")
-    return Network.from_toml(settings.profile)
+    network = Network.from_toml(settings.profile)
+    asked = {key: getattr(settings, key) for key in ("cells", "clients") if key in settings.model_fields_set}
+    if asked.get("clients", network.num_clients) != network.num_clients:
+        raise UsageError(
+            f"network.clients = {asked['clients']}, but {settings.profile} has {network.num_clients}; "
+            "leave the key out"
+        )
+    if asked.get("cells", network.num_cells) != network.num_cells:
+        return dataclasses.replace(
+            network, clients_per_cell=spread_evenly(network.num_clients, asked["cells"])
+        )
+    return network
 
 
 def build_split(config: Config, train: TensorData, network: Network) -> Split:
@@ -137,13 +152,15 @@ def build(
     place = choose_device(device)
     seeds = Seeds(config.training.seed)
     model = ingredients.model.to(place)
-    dtype = next(model.parameters()).dtype
+    dtype = check_parameters(model)
     train, test = ingredients.train.to(place, dtype), ingredients.test.to(place, dtype)
+    check_fit(model, train, test, loss, batch_size=config.training.batch_size)
     network = ingredients.network
+    bits = config.uplink.bits_per_parameter or 8.0 * dtype.itemsize
     method = METHODS[config.method.name]
     cut = plan(
         model,
-        train.inputs[:2],
+        train.inputs[:EXAMPLES],
         scheme=method.scheme,
         include=config.method.include,
         exclude=config.method.exclude,
@@ -163,12 +180,12 @@ def build(
             clip_norm=settings.clip_norm,
         ),
         loss=loss,
-        uplink=build_uplink(config, cut.num_parameters),
+        uplink=build_uplink(config, cut.num_parameters, bits),
         seeds=seeds,
     )
     participants = config.network.participants
     return Experiment(
-        config=config,
+        config=_with_network(config, network),
         hist=Hist(
             task=task,
             network=network,
@@ -182,11 +199,18 @@ def build(
         ),
         model=model,
         test=test,
+        bits_per_parameter=bits,
         engine=choose_engine(engine, task),
     )
 
 
-def build_uplink(config: Config, full_parameters: int) -> Uplink:
+def _with_network(config: Config, network: Network) -> Config:
+    """`config` with the cells and clients that a network file brought."""
+    actual = {"cells": network.num_cells, "clients": network.num_clients}
+    return config.model_copy(update={"network": config.network.model_copy(update=actual)})
+
+
+def build_uplink(config: Config, full_parameters: int, bits_per_parameter: float = 32.0) -> Uplink:
     """The uplink by its name, with the clients' computing that its clock counts too."""
     settings = config.uplink
     computing = Computing(
@@ -213,7 +237,7 @@ def build_uplink(config: Config, full_parameters: int) -> Uplink:
         access=settings.name,
         bandwidth_hz=settings.bandwidth_hz,
         antennas=settings.antennas,
-        bits_per_parameter=settings.bits_per_parameter,
+        bits_per_parameter=bits_per_parameter,
         channel=build_channel(settings),
         double_count_clients=settings.double_count_clients,
         noise_scales_with_band=settings.noise_scales_with_band,

@@ -12,6 +12,7 @@ import tomli_w
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from histfl.errors import UsageError
+from histfl.network.file import MAX_CLIENTS
 from histfl.network.network import DEFAULT_CPU_HZ, DEFAULT_SNR_DB, DEFAULT_TRANSMIT_POWER_W
 from histfl.settings import (
     Count,
@@ -48,7 +49,7 @@ class DataSettings(Settings):
 
 class NetworkSettings(Settings):
     cells: Count = 4
-    clients: Count = 60
+    clients: Annotated[int, Field(strict=True, ge=1, le=MAX_CLIENTS)] = 60
     participants: Literal["all"] | Count = "all"  # or a number per cell and edge round
     dropout: Fraction = 0.0  # chance that a sampled client's update is lost
     profile: str = "uniform"  # uniform, paper (Sec. VI-C), or a NETWORK.toml
@@ -71,7 +72,7 @@ class TrainingSettings(Settings):
     rounds: Count = 60
     edge_rounds: Count = 5
     local_steps: Count = 20
-    batch_size: Count = 50
+    batch_size: Annotated[int, Field(strict=True, ge=1, le=10**6)] = 50
     learning_rate: Positive = 0.01
     momentum: Annotated[float, Field(strict=True, ge=0, lt=1)] = 0.0
     weight_decay: NonNegative = 0.0
@@ -92,8 +93,8 @@ class MethodSettings(Settings):
 class UplinkSettings(Settings):
     name: Literal["fdma", "tdma", "aircomp", "ideal"] = "fdma"
     bandwidth_hz: Positive = 10e6
-    antennas: Count = 10
-    bits_per_parameter: Positive = 32.0  # of fdma and tdma
+    antennas: Annotated[int, Field(strict=True, ge=1, le=10_000)] = 10
+    bits_per_parameter: Positive | None = None  # default: those of the model's numbers, 32 for float32
     channel: Literal["rayleigh", "rician", "path-loss"] | str = "rayleigh"  # or package.module:factory
     k_factor_db: Decibels = 6.0  # of the rician channel
     double_count_clients: Switch = False  # fdma, tdma: the paper's literal latency, growing as clients^2
@@ -167,4 +168,6 @@ def apply_setting(tables: dict[str, Any], setting: str) -> None:
     table = tables.setdefault(section, {})
     if not isinstance(table, dict):
         raise UsageError(f"--set {setting!r}: {section!r} is not a section")
+    if path.strip() == "model.name" and table.get("name", value) != value:
+        table.clear()  # the other keys are the options of the model that was named before
     table[key] = value

@@ -16,7 +16,7 @@ from histfl.experiments.build import build_network, build_uplink
 from histfl.experiments.config import Config
 from histfl.experiments.sizes import cut_layers
 from histfl.models import build_model
-from histfl.network import Network, spread_evenly
+from histfl.network import Network
 from histfl.network.network import Floats, Ints
 from histfl.partition import plan, shared_units
 from histfl.seeds import Seeds
@@ -171,7 +171,7 @@ def plan_network(config: Config, cut: CutModel, draws: int | None = None) -> Net
 
     They are the first rounds of a run with the same configuration, so that a plan foretells that run.
     """
-    network = planned_network(config)
+    network = build_network(config)
     if draws is None:
         draws = max(MIN_DRAWS, min(DEFAULT_DRAWS, CELLS_DRAWN // network.num_cells))
     policies, obstacle = _policies(cut.layers, network.num_cells, config.method.cap)
@@ -189,16 +189,6 @@ def plan_network(config: Config, cut: CutModel, draws: int | None = None) -> Net
         seconds_per_round=tally.seconds_per_round(),
         obstacle=obstacle,
     )
-
-
-def planned_network(config: Config) -> Network:
-    """The network of `config`; where `network.cells` differs from a network file's, its clients in their
-    order are spread over that many cells."""
-    network = build_network(config)
-    if network.num_cells == config.network.cells:
-        return network
-    spread = spread_evenly(network.num_clients, config.network.cells)
-    return dataclasses.replace(network, clients_per_cell=spread)
 
 
 class _Tally:

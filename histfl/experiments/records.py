@@ -6,13 +6,16 @@ import math
 import platform
 from collections.abc import Mapping, Sequence
 from importlib import metadata
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from histfl.experiments.config import Config
-from histfl.training import RoundOutcome, State
+from histfl.training import RoundOutcome
 from histfl.training.evaluate import Evaluation
+
+if TYPE_CHECKING:
+    from histfl.experiments.build import Experiment
 
 Record = dict[str, Any]
 MEGABYTE = 2**20
@@ -25,16 +28,12 @@ TOTALS = (
 )
 
 
-def state_bytes(state: State) -> int:
-    """What the tensors take on the air and on the wire."""
-    return sum(tensor.numel() * tensor.element_size() for tensor in state.values())
-
-
 def round_record(
-    outcome: RoundOutcome, evaluation: Evaluation, previous: Record | None, num_clients: int
+    experiment: Experiment, outcome: RoundOutcome, evaluation: Evaluation, previous: Record | None
 ) -> Record:
     """One line of rounds.jsonl. `round` counts from 1; the costs are totals since the start."""
-    sizes = [state_bytes(result.state) for result in outcome.results]
+    num_clients = experiment.hist.network.num_clients
+    sizes = [int(size) * experiment.bits_per_parameter / 8 for size in outcome.parameters]
     sent = [schedule.transmissions for schedule in outcome.schedules]
     losses = [result.loss for result in outcome.results if result.loss is not None]
     cost = outcome.cost

@@ -13,18 +13,19 @@ import numpy as np
 import torch
 from torch import nn
 
-from histfl.errors import DivergedError
+from histfl.errors import DivergedError, UsageError
 from histfl.experiments.build import Experiment
 from histfl.experiments.config import Config
 from histfl.experiments.pictures import pictures
 from histfl.experiments.records import Record, round_record, summarise
-from histfl.experiments.store import Checkpoint, RunFolder
+from histfl.experiments.store import Checkpoint, RunFolder, digest
 from histfl.network.network import Floats
 from histfl.partition import has_batch_statistics, recompute_statistics
 from histfl.theory import estimate
 from histfl.training import State, hist
 from histfl.training.evaluate import Evaluation, evaluate
 
+CALIBRATION_BATCH = 500
 CALIBRATION_SAMPLES = 2000  # for BatchNorm statistics: enough for a few per mille of their spread
 OnRound = Callable[[Record], None]
 
@@ -98,9 +99,17 @@ def _execute(experiment: Experiment, folder: RunFolder | None, on_round: OnRound
     state: State = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
     records: list[Record] = []
     wall_before = 0.0
+    ingredients = _ingredients_digest(experiment) if folder is not None else ""
     if folder is not None:
-        checkpoint = folder.load_checkpoint(config, _trained(experiment, state))
+        checkpoint = folder.load_checkpoint(config, ingredients, _trained(experiment, state))
         records = folder.truncate_rounds(checkpoint.rounds_done if checkpoint else 0)
+        if len(records) > config.training.rounds:
+            raise UsageError(
+                f"{folder.path} has {len(records)} rounds already, more than training.rounds = "
+                f"{config.training.rounds}; ask for at least as many"
+            )
+        if len(records) < config.training.rounds:
+            folder.reopen()
         if checkpoint is not None:
             state |= checkpoint.state
             wall_before = checkpoint.wall_seconds
@@ -122,16 +131,15 @@ def _execute(experiment: Experiment, folder: RunFolder | None, on_round: OnRound
         evaluation = _evaluate(experiment, state)
         if not math.isfinite(evaluation.loss):
             raise DivergedError(
-                f"training diverged in round {outcome.round}: the test loss is {evaluation.loss}; "
+                f"training diverged in round {outcome.round + 1}: the test loss is {evaluation.loss}; "
                 "lower training.learning_rate or set training.clip_norm"
             )
         previous = records[-1] if records else None
-        clients = experiment.hist.network.num_clients
-        records.append(round_record(outcome, evaluation, previous, clients) | theory)
+        records.append(round_record(experiment, outcome, evaluation, previous) | theory)
         if folder is not None:
             folder.append(records[-1])
             checkpoint = Checkpoint(_trained(experiment, state), len(records), wall_seconds())
-            folder.save_checkpoint(checkpoint, config)
+            folder.save_checkpoint(checkpoint, config, ingredients)
         if on_round is not None:
             on_round(records[-1])
     _load(model, state)
@@ -152,6 +160,28 @@ def _theory(experiment: Experiment, state: State, round: int) -> Record:
         return {}
     task, network = experiment.hist.task, experiment.hist.network
     return {"theory": estimate(task, network, state, round=round).as_record()}
+
+
+def _ingredients_digest(experiment: Experiment) -> str:
+    """What the run starts from besides its configuration: the network, the data and the first model."""
+    network, data, test = experiment.hist.network, experiment.hist.task.data, experiment.test
+    arrays = {
+        "clients_per_cell": network.clients_per_cell,
+        "cpu_hz": network.cpu_hz,
+        "snr": network.snr,
+        "transmit_power_w": network.transmit_power_w,
+    }
+    tensors = {
+        **{
+            f"network.{name}": torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()
+        },
+        "train.inputs": data.inputs,
+        "train.targets": data.targets,
+        "test.inputs": test.inputs,
+        "test.targets": test.targets,
+        **{f"model.{name}": tensor for name, tensor in experiment.model.named_parameters()},
+    }
+    return digest(tensors)
 
 
 def _trained(experiment: Experiment, state: State) -> State:
@@ -181,4 +211,5 @@ def _calibrate(experiment: Experiment) -> None:
         order, min(CALIBRATION_SAMPLES, len(order)), replace=False
     )
     samples = task.data.inputs[torch.from_numpy(chosen).to(experiment.device)]
-    recompute_statistics(experiment.model, samples.split(500))
+    parts = math.ceil(len(samples) / CALIBRATION_BATCH)  # even ones: a last batch of one has no variance
+    recompute_statistics(experiment.model, samples.tensor_split(parts))

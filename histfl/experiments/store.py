@@ -28,6 +28,7 @@ from safetensors import SafetensorError, safe_open
 
 from histfl.errors import CheckpointError, StorageError, UsageError
 from histfl.experiments.config import Config
+from histfl.experiments.records import TOTALS
 from histfl.settings import checked
 from histfl.training import State
 
@@ -56,6 +57,17 @@ class RunFolder:
         self.pictures_path = path / "pictures.json"
         self.summary_path = path / "summary.json"
 
+    @property
+    def _written(self) -> tuple[Path, ...]:
+        """What rounds leave in the folder."""
+        return (
+            self.rounds_path,
+            self.checkpoint_path,
+            self.model_path,
+            self.pictures_path,
+            self.summary_path,
+        )
+
     @contextmanager
     def claimed(self, config: Config, *, resume: bool) -> Iterator[None]:
         """Make or reopen the folder for `config` and keep other processes out while it is written."""
@@ -69,9 +81,9 @@ class RunFolder:
                     f"another process is writing {self.path}; wait for it or use another --out"
                 ) from None
         try:
+            if not resume and any(path.exists() for path in (self.config_path, *self._written)):
+                raise UsageError(f"{self.path} already holds a run; add --resume, or use another --out")
             if self.config_path.exists():
-                if not resume:
-                    raise UsageError(f"{self.path} already holds a run; add --resume, or use another --out")
                 self._check_same_run(config)
             write_whole(self.config_path, config.to_toml().encode())
             yield
@@ -108,11 +120,19 @@ class RunFolder:
         """The records of all rounds whose line is whole."""
         if not self.rounds_path.exists():
             return []
-        lines = self.rounds_path.read_bytes().split(b"\n")[:-1]
         try:
-            return [json.loads(line) for line in lines]
-        except (ValueError, UnicodeDecodeError):
-            raise CheckpointError(f"{self.rounds_path} is damaged; use another --out") from None
+            lines = self.rounds_path.read_bytes().split(b"\n")[:-1]
+            records = [json.loads(line) for line in lines]
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{self.rounds_path} is damaged ({error}); use another --out") from None
+        for number, record in enumerate(records, start=1):
+            if not isinstance(record, dict) or any(
+                not isinstance(record.get(name), int | float) for name in ("round", "accuracy", *TOTALS)
+            ):
+                raise CheckpointError(
+                    f"{self.rounds_path}, line {number} is no record of a round; use another --out"
+                )
+        return records
 
     def truncate_rounds(self, rounds_done: int) -> list[Record]:
         """Drop what was written of rounds past the checkpoint and return the records that stay."""
@@ -127,18 +147,28 @@ class RunFolder:
             write_whole(self.rounds_path, kept)
         return records
 
-    def save_checkpoint(self, checkpoint: Checkpoint, config: Config) -> None:
+    def reopen(self) -> None:
+        """Take away what says that the run is finished, before it goes on."""
+        with storage_errors(self.path):
+            for path in (self.summary_path, self.model_path, self.pictures_path):
+                path.unlink(missing_ok=True)
+
+    def save_checkpoint(self, checkpoint: Checkpoint, config: Config, ingredients: str) -> None:
+        """`ingredients` is the digest of the network, the data and the first model that the run started from."""
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.state.items()}
         about = {
             "rounds_done": checkpoint.rounds_done,
             "wall_seconds": checkpoint.wall_seconds,
             "run": _fingerprint(config),
-            "tensors": _digest(tensors),
+            "ingredients": ingredients,
+            "tensors": digest(tensors),
         }
         data = safetensors.torch.save(tensors, metadata={"format": FORMAT, "about": json.dumps(about)})
         write_whole(self.checkpoint_path, data)
 
-    def load_checkpoint(self, config: Config, like: Mapping[str, torch.Tensor]) -> Checkpoint | None:
+    def load_checkpoint(
+        self, config: Config, ingredients: str, like: Mapping[str, torch.Tensor]
+    ) -> Checkpoint | None:
         """The last checkpoint, moved to where `like`'s tensors lie; None before the first one."""
         if not self.checkpoint_path.exists():
             return None
@@ -149,12 +179,16 @@ class RunFolder:
                 state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
             about = json.loads(metadata["about"])
             rounds_done, wall_seconds = int(about["rounds_done"]), float(about["wall_seconds"])
-            fingerprint, digest = about["run"], about["tensors"]
+            fingerprint, started_from, checksum = about["run"], about["ingredients"], about["tensors"]
         except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
             raise CheckpointError(refuse.format(f"damaged or no histfl checkpoint ({error})")) from None
         if metadata.get("format") != FORMAT or fingerprint != _fingerprint(config):
             raise CheckpointError(refuse.format("from another run"))
-        if _digest(state) != digest or rounds_done < 0:
+        if started_from != ingredients:
+            raise CheckpointError(
+                refuse.format("of a run on another network, other data or another first model")
+            )
+        if digest(state) != checksum or rounds_done < 0:
             raise CheckpointError(refuse.format("damaged: its checksum does not match"))
         if {name: (x.shape, x.dtype) for name, x in state.items()} != {
             name: (x.shape, x.dtype) for name, x in like.items()
@@ -186,7 +220,7 @@ class RunFolder:
 
 def write_whole(path: Path, data: bytes) -> None:
     """Whole or not at all: a new file takes the old one's name once it is safely on the disk."""
-    unfinished = path.with_name(path.name + ".unfinished")
+    unfinished = path.parent / (path.name + ".unfinished")
     with storage_errors(path):
         try:
             with unfinished.open("wb") as file:
@@ -205,8 +239,8 @@ def storage_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or str(error)
         if error.errno in _DISK_FAILURES:
-            raise StorageError(f"cannot write {path}: {reason}; free space or use another --out") from error
-        raise UsageError(f"cannot write {path}: {reason}; use another --out") from error
+            raise StorageError(f"cannot write {path}: {reason}; free space or write elsewhere") from error
+        raise UsageError(f"cannot write {path}: {reason}; write elsewhere") from error
 
 
 _DISK_FAILURES = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
@@ -228,9 +262,10 @@ def _fingerprint(config: Config) -> str:
     return hashlib.sha256(json.dumps(_identity(config), sort_keys=True).encode()).hexdigest()
 
 
-def _digest(tensors: Mapping[str, torch.Tensor]) -> str:
-    digest = hashlib.sha256()
+def digest(tensors: Mapping[str, torch.Tensor]) -> str:
+    """A checksum of names and values."""
+    checksum = hashlib.blake2b(digest_size=32)
     for name in sorted(tensors):
-        digest.update(name.encode() + b"\0")
-        digest.update(tensors[name].contiguous().view(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+        checksum.update(name.encode() + b"\0")
+        checksum.update(tensors[name].detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return checksum.hexdigest()

@@ -16,13 +16,16 @@ from histfl.training.local import client_steps
 def mean_of_clients(finals: Iterable[State]) -> State:
     """The mean over all clients of chunks whose tensors are [client, ...]."""
     total: State = {}
+    dtypes: dict[str, torch.dtype] = {}
     count = 0
     for chunk in finals:
         count += len(next(iter(chunk.values())))
         for name, tensor in chunk.items():
-            partial = tensor.sum(dim=0)
+            # Half precision is too coarse to add up many clients in.
+            partial = tensor.sum(dim=0, dtype=torch.promote_types(tensor.dtype, torch.float32))
             total[name] = total[name] + partial if name in total else partial
-    return {name: tensor / count for name, tensor in total.items()}
+            dtypes[name] = tensor.dtype
+    return {name: (tensor / count).to(dtypes[name]) for name, tensor in total.items()}
 
 
 def run_cell(job: CellJob) -> CellResult:

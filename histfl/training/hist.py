@@ -96,6 +96,6 @@ def _check_finite(results: Sequence[CellResult], round: int) -> None:
     for cell, result in enumerate(results):
         if result.loss is not None and not math.isfinite(result.loss):
             raise DivergedError(
-                f"training diverged in round {round}, cell {cell}: the loss is {result.loss}; "
+                f"training diverged in round {round + 1}, cell {cell}: the loss is {result.loss}; "
                 "lower training.learning_rate or set training.clip_norm"
             )

@@ -250,7 +250,7 @@ def test_divergence_keeps_the_last_good_checkpoint(histfl_command: Command, tmp_
     out = tmp_path / "run"
     answer = histfl_command("run", *SMALL, "--set", "training.learning_rate=1e30", "--out", out)
     assert answer.code == 1
-    assert "diverged in round 0" in answer.err
+    assert "diverged in round 1" in answer.err
     assert answer.err.count("\n") == 1
     assert not (out / "summary.json").exists()
     assert not (out / "checkpoint.safetensors").exists()

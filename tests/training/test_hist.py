@@ -186,7 +186,7 @@ def test_random_layers_draw_from_the_runs_seed_and_not_the_global_one() -> None:
 
 def test_divergence_is_said_in_one_line() -> None:
     network = Network.uniform(cells=2, clients=4)
-    with pytest.raises(DivergedError, match=r"diverged in round 0.*learning_rate"):
+    with pytest.raises(DivergedError, match=r"diverged in round 1.*learning_rate"):
         execute(experiment(network, training={**SIZES, "learning_rate": 1e30}))
 
 

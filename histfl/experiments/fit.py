@@ -1,0 +1,71 @@
+"""Whether a model, its data and its loss fit together: tried on a few samples before anything long begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from histfl.data import TensorData
+from histfl.errors import UsageError
+from histfl.partition import training_copy
+from histfl.training.jobs import Loss
+
+EXAMPLES = 8  # enough for BatchNorm to have gradients worth comparing
+
+
+def check_parameters(model: nn.Module) -> torch.dtype:
+    """The number format of the model's parameters, of which there must be some to train."""
+    parameters = list(model.parameters())
+    if any(isinstance(parameter, nn.parameter.UninitializedParameter) for parameter in parameters):
+        raise UsageError(
+            "the model has lazy layers that have seen no input yet; run it once on a batch first"
+        )
+    if not any(parameter.requires_grad for parameter in parameters):
+        raise UsageError("the model has no trainable parameter; at least one must have requires_grad")
+    return next(parameter.dtype for parameter in parameters if parameter.requires_grad)
+
+
+def check_fit(model: nn.Module, train: TensorData, test: TensorData, loss: Loss, *, batch_size: int) -> None:
+    """One forward pass in training and in evaluation; a misfit is said in one line."""
+    if train.inputs.shape[1:] != test.inputs.shape[1:]:
+        raise UsageError(
+            f"training samples have shape {tuple(train.inputs.shape[1:])}, test samples "
+            f"{tuple(test.inputs.shape[1:])}; they must be alike"
+        )
+    count = min(batch_size, EXAMPLES)
+    for name, data, module in (
+        ("training", train, training_copy(model)),
+        ("test", test, training_copy(model).eval()),
+    ):
+        inputs, targets = data.inputs[:count], data.targets[:count]
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            outputs = _attempt("model", name, inputs, lambda: module(inputs))  # noqa: B023 (called at once)
+            _check_scores(outputs, len(inputs), train.num_classes)
+            value = _attempt("loss", name, inputs, lambda: loss(outputs, targets))  # noqa: B023
+        if not isinstance(value, torch.Tensor) or value.numel() != 1:
+            raise UsageError("the loss must be one number, the mean over the batch")
+
+
+def _attempt(what: str, name: str, inputs: torch.Tensor, compute: Callable[[], Any]) -> Any:
+    try:
+        return compute()
+    except Exception as error:  # a user's model and loss may fail in any way
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise UsageError(
+            f"the {what} fails on {len(inputs)} {name} samples of shape {tuple(inputs.shape[1:])}: {reason}"
+        ) from None
+
+
+def _check_scores(outputs: object, num_samples: int, num_classes: int) -> None:
+    if not isinstance(outputs, torch.Tensor):
+        raise UsageError(
+            f"the model returns {type(outputs).__name__}; it must return a tensor of scores [sample, class]"
+        )
+    if outputs.ndim < 2 or outputs.shape[0] != num_samples or outputs.shape[1] < num_classes:
+        raise UsageError(
+            f"the model returns scores of shape {tuple(outputs.shape)} for {num_samples} samples of "
+            f"{num_classes} classes; it must return [sample, class]"
+        )

@@ -1,0 +1,180 @@
+"""Models, data and folders that do not fit each other: one line, before anything long begins."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import SMALL, Answer
+from torch import nn
+
+import histfl
+from histfl.errors import CheckpointError, UsageError
+from histfl.training import mean_of_clients
+
+NETWORK = histfl.Network.uniform(cells=2, clients_per_cell=2)
+INPUTS, TARGETS = torch.randn(40, 8, generator=torch.Generator().manual_seed(1)), torch.arange(40) % 3
+
+
+def mlp() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3))
+
+
+def train(model: Any = None, data: Any = (INPUTS, TARGETS), test: Any = None, **settings: Any) -> histfl.Run:
+    settings = {
+        "network": NETWORK,
+        "rounds": 1,
+        "edge_rounds": 1,
+        "local_steps": 2,
+        "batch_size": 5,
+        "split": "iid",
+    } | settings
+    return histfl.train(model or mlp(), data, test or data, device="cpu", **settings)
+
+
+class TwoInputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 3)
+
+    def forward(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        return self.layer(left + right)
+
+
+class Answers(nn.Module):
+    """Returns what `wrap` makes of its scores."""
+
+    def __init__(self, wrap: Callable[[torch.Tensor], object]) -> None:
+        super().__init__()
+        self.layer, self.wrap = mlp(), wrap
+
+    def forward(self, inputs: torch.Tensor) -> object:
+        return self.wrap(self.layer(inputs))
+
+
+MISFITS: dict[str, tuple[dict[str, Any], str]] = {
+    "more labels than scores": (
+        {"model": nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 2))},
+        "class",
+    ),
+    "other test samples": ({"test": (torch.zeros(9, 7), torch.arange(9) % 3)}, "must be alike"),
+    "two inputs": ({"model": TwoInputs(), "method": "hfedavg"}, "fails on"),
+    "a dict of scores": ({"model": Answers(lambda x: {"scores": x})}, "returns dict"),
+    "one column": ({"model": Answers(lambda x: x[:, :1])}, "scores of shape"),
+    "no axis of classes": ({"model": Answers(lambda x: x[:, 0])}, "scores of shape"),
+    "nothing to train": ({"model": nn.Flatten()}, "no trainable parameter"),
+    "lazy layers": ({"model": nn.LazyLinear(3)}, "lazy"),
+    "a loss a sample": ({"loss": nn.CrossEntropyLoss(reduction="none")}, "one number"),
+    "no module": ({"model": 5}, "torch.nn.Module"),
+    "no network": ({"network": None}, "histfl.Network"),
+    "an unknown keyword": ({"name": "x"}, "no setting 'name'"),
+    "one sample a batch under BatchNorm": (
+        {"model": nn.Sequential(nn.Linear(8, 6), nn.BatchNorm1d(6), nn.Linear(6, 3)), "batch_size": 1},
+        "fails on 1 training samples",
+    ),
+}
+
+
+@pytest.mark.parametrize(("settings", "said"), MISFITS.values(), ids=MISFITS)
+def test_a_misfit_is_one_line(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said) as raised:
+        train(**settings)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_last_batch_of_one_does_not_break_batchnorm() -> None:
+    model = nn.Sequential(nn.Linear(8, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
+    data = (INPUTS.repeat(13, 1)[:501], TARGETS.repeat(13)[:501])
+    assert train(model, data).accuracy.shape == (1,)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    assert len(train(rounds=np.int64(2), learning_rate=np.float32(0.5)).records) == 2
+
+
+def test_theory_can_be_asked_for_from_python() -> None:
+    assert "theory" in train(theory_every=1).records[0]
+
+
+def test_half_precision_models_are_averaged_in_full_precision() -> None:
+    values = torch.linspace(1.0, 1.5, 300).to(torch.bfloat16)
+    mean = mean_of_clients({"x": chunk.unsqueeze(1)} for chunk in values.split(7))["x"]
+    assert mean.dtype == torch.bfloat16
+    assert mean.item() == pytest.approx(values.double().mean().item(), rel=0.005)
+
+
+def test_bits_decide_megabytes_and_seconds_alike() -> None:
+    half, full = (train(uplink={"name": "fdma", "bits_per_parameter": bits}) for bits in (16.0, 32.0))
+    assert half.megabytes_per_client[-1] == pytest.approx(full.megabytes_per_client[-1] / 2)
+    assert half.records[-1]["latency"]["uplink_seconds"] == pytest.approx(
+        full.records[-1]["latency"]["uplink_seconds"] / 2
+    )
+    double = train(mlp().double())
+    assert double.megabytes_per_client[-1] == pytest.approx(2 * full.megabytes_per_client[-1])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"network": histfl.Network.uniform(cells=2, clients_per_cell=2, cpu_hz=1e6)},
+        {"data": (INPUTS + 1, TARGETS)},
+        {"model": nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3))},
+    ],
+    ids=["network", "data", "first model"],
+)
+def test_a_run_is_not_resumed_on_other_ingredients(tmp_path: Path, other: dict[str, Any]) -> None:
+    train(out=tmp_path)
+    with pytest.raises(CheckpointError, match="another network, other data or another first model"):
+        train(out=tmp_path, resume=True, rounds=2, **other)
+
+
+def test_a_run_that_goes_on_is_not_said_to_be_finished(tmp_path: Path) -> None:
+    train(out=tmp_path)
+    seen = []
+    train(
+        out=tmp_path,
+        resume=True,
+        rounds=2,
+        on_round=lambda _: seen.append((tmp_path / "summary.json").exists()),
+    )
+    assert seen == [False]
+    assert (tmp_path / "summary.json").exists()
+    with pytest.raises(UsageError, match="2 rounds already"):
+        train(out=tmp_path, resume=True, rounds=1)
+
+
+def test_a_network_file_decides_cells_and_clients(
+    histfl_command: Callable[..., Answer], tmp_path: Path
+) -> None:
+    path = tmp_path / "network.toml"
+    path.write_text("[[cells]]\ncount = 3\nclients = 2\n")
+    settings = [*SMALL[:3], *SMALL[5:], "--set", f"network.profile='{path}'", "--set", "training.rounds=1"]
+    unset = tmp_path / "config.toml"
+    unset.write_text(
+        f"[model]\nhidden = 16\n[data]\nname = 'fashion-mnist-mini'\n[network]\nprofile = '{path}'\n"
+        "[training]\nrounds = 1\nedge_rounds = 1\nlocal_steps = 1\n"
+    )
+    answer = histfl_command("run", unset, "--device", "cpu", "--out", tmp_path / "run", "--json")
+    assert (answer.json["cells"], answer.json["clients"]) == (3, 6)
+    assert "cells = 3" in (tmp_path / "run" / "config.toml").read_text()
+    again = histfl_command(
+        "run", tmp_path / "run" / "config.toml", "--device", "cpu", "--out", tmp_path / "two", "--json"
+    )
+    assert again.json["final_accuracy"] == answer.json["final_accuracy"]
+    refused = histfl_command("run", *settings, "--set", "network.clients=7", "--out", tmp_path / "three")
+    assert refused.code == 2
+    assert "has 6" in refused.err
+
+
+def test_another_model_does_not_inherit_the_presets_options(
+    histfl_command: Callable[..., Answer], tmp_path: Path
+) -> None:
+    options = [*SMALL[3:], "--set", "training.rounds=1"]
+    answer = histfl_command(
+        "run", "quickstart", "--set", "model.name=lenet5", *options, "--out", tmp_path / "run", "--json"
+    )
+    assert answer.code == 0, answer.err
+    assert answer.json["model"] == "lenet5"
