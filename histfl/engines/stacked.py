@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 
-from histfl.engines.blocks import Block, Samples, num_clients, stacked_constants, stacked_start
+from histfl.engines.blocks import Block, Samples, stacked_constants, stacked_start
 from histfl.engines.losses import stacked_loss
 from histfl.engines.stacked_graph import StackedGraph, shared_tensors
 from histfl.engines.stacked_linear import InPlaceSGD, gains_from_room, with_room
@@ -32,17 +34,23 @@ class StackedTrainer:
         return min(max(CACHE_BYTES // size, FEWEST), MOST)
 
     def train(self, block: Block) -> tuple[State, torch.Tensor]:
-        local = self.task.local
         start = {name: self._placed(name, x).requires_grad_() for name, x in stacked_start(block).items()}
-        constants = stacked_constants(block)
-        shared = shared_tensors(self.task.model, num_clients(block), start | constants)
+        batches = self.samples.batches(self.samples.indices(block))
+        return self.steps(start, stacked_constants(block), batches)
+
+    def steps(
+        self, start: State, constants: State, batches: Iterable[tuple[torch.Tensor, torch.Tensor]]
+    ) -> tuple[State, torch.Tensor]:
+        """A step on each batch from leaves `start` [client, ...], which it changes; final models and losses."""
+        local, clients = self.task.local, len(next(iter(start.values())))
+        shared = shared_tensors(self.task.model, clients, start | constants)
         tensors = {**shared, **constants, **start}
         update = in_place_sgd(local)
         rest = [tensor for name, tensor in start.items() if update is None or name not in self.graph.alone]
         sgd = StackedSGD(rest, local)
-        total = torch.zeros(num_clients(block), device=self.task.data.inputs.device)
+        total = torch.zeros(clients, device=self.task.data.inputs.device)
         one = None
-        for inputs, targets in self.samples.batches(self.samples.indices(block)):
+        for inputs, targets in batches:
             values = self.losses(self.graph(inputs, tensors, update), targets)
             one = torch.ones_like(values) if one is None else one
             torch.autograd.backward(values, one)  # updates in place what needs no gradient of its own

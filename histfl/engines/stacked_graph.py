@@ -6,6 +6,7 @@ that treat every entry alike stay as they are. What is not known to be safe rais
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -26,11 +27,12 @@ class Unstackable(Exception):
 class StackedGraph:
     """`graph(inputs [client, batch, ...], tensors, update)` with every tensor of `tensors` [client, ...].
 
-    `alone` names the weights and biases of linear layers that the graph reads exactly once; where `update`
-    is given, the backward pass updates these in place.
+    `alone` names the weights and biases of linear layers all of whose parameters the graph reads exactly
+    once; where `update` is given, the backward pass updates these in place.
     """
 
     def __init__(self, model: nn.Module) -> None:
+        model = _out_of_place(model)
         names = {id(parameter): name for name, parameter in model.named_parameters()}
         try:
             source = fx.symbolic_trace(model).graph
@@ -41,7 +43,10 @@ class StackedGraph:
         reads = Counter(id(parameter) for module in called for parameter in module.parameters(recurse=False))
         linear = [m for m in called if type(m) is nn.Linear]
         self.alone = frozenset(
-            names[id(parameter)] for m in linear for parameter in m.parameters() if reads[id(parameter)] == 1
+            names[id(parameter)]
+            for m in linear
+            if all(reads[id(parameter)] == 1 for parameter in m.parameters())
+            for parameter in m.parameters()
         )
         self._run = fx.GraphModule(model, _Rewriter(model, names, self.alone).rewrite(source))
 
@@ -59,6 +64,15 @@ def shared_tensors(model: nn.Module, clients: int, given: State) -> State:
         for name, parameter in model.named_parameters()
         if name not in given
     }
+
+
+def _out_of_place(model: nn.Module) -> nn.Module:
+    """A copy whose activations leave their inputs alone: a stacked layer's outputs may be a view."""
+    copied = copy.deepcopy(model)
+    for module in copied.modules():
+        if getattr(module, "inplace", False):
+            module.inplace = False  # type: ignore[assignment]
+    return copied
 
 
 class _Rewriter:
@@ -120,7 +134,12 @@ class _Rewriter:
 
     def _operation(self, node: fx.Node) -> fx.Node:
         if node.op == "call_function" and node.target in _ELEMENTWISE_FUNCTIONS:
-            return self.graph.node_copy(node, self.values.__getitem__)
+            copied = self.graph.node_copy(node, self.values.__getitem__)
+            copied.target = _NOT_IN_PLACE.get(node.target, node.target)
+            # The one truth value that these functions take is `inplace`.
+            copied.args = tuple(False if arg is True else arg for arg in copied.args)
+            copied.kwargs = {name: False if arg is True else arg for name, arg in copied.kwargs.items()}
+            return copied
         if node.op == "call_method" and node.target in _ELEMENTWISE_METHODS:
             return self.graph.node_copy(node, self.values.__getitem__)
         flattens = node.target is torch.flatten or (node.op, node.target) == ("call_method", "flatten")
@@ -177,6 +196,11 @@ _ELEMENTWISE_FUNCTIONS: frozenset[Callable[..., Any]] = frozenset(
         operator.iadd, operator.isub, operator.imul,
     }
 )  # fmt: skip
+_NOT_IN_PLACE: dict[Callable[..., Any], Callable[..., Any]] = {
+    operator.iadd: operator.add,
+    operator.isub: operator.sub,
+    operator.imul: operator.mul,
+}
 _ELEMENTWISE_METHODS = frozenset(
     {"relu", "tanh", "sigmoid", "exp", "square", "abs", "add", "sub", "mul", "div"}
 )

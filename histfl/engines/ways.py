@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Callable
 
@@ -11,10 +12,10 @@ from torch.func import functional_call
 from histfl.engines.blocks import Trainer
 from histfl.engines.one_by_one import OneByOneTrainer
 from histfl.engines.stacked import StackedTrainer
-from histfl.engines.stacked_graph import shared_tensors
+from histfl.engines.updates import StackedSGD
 from histfl.engines.vmapped import VmappedTrainer
 from histfl.partition import State
-from histfl.training import Task
+from histfl.training import Task, client_steps
 
 TRIED_SAMPLES = 8
 
@@ -76,36 +77,60 @@ def _generator_state(device: torch.device) -> torch.Tensor:
 
 
 def _two_clients(task: Task) -> State:
-    """The task's parameters [client, ...] for two clients that differ."""
-    return {name: torch.stack([value, 1.1 * value]) for name, value in _parameters(task).items()}
+    """The task's trained parameters [client, ...] for two clients that differ."""
+    return {
+        name: torch.stack([value, 1.1 * value])
+        for name, value in _parameters(task).items()
+        if task.model.get_parameter(name).requires_grad
+    }
 
 
-def _losses_of_two(task: Task, stacked: State) -> torch.Tensor:
-    inputs, targets = _tried(task)
-    return torch.stack(
-        [
-            task.loss(functional_call(task.model, {n: x[i] for n, x in stacked.items()}, (inputs,)), targets)
-            for i in range(2)
-        ]
-    )
+def _one_step(task: Task, stacked: State) -> tuple[State, torch.Tensor]:
+    """What the reference path makes of one step of the two clients: models [client, ...], losses [client]."""
+    ends = [
+        client_steps(
+            task.model,
+            {name: tensor[i] for name, tensor in stacked.items()},
+            {},
+            [_tried(task)],
+            loss=task.loss,
+            training=task.local,
+        )
+        for i in range(2)
+    ]
+    finals = {name: torch.stack([final[name] for final, _ in ends]) for name in stacked}
+    return finals, torch.stack([loss for _, loss in ends])
+
+
+def _trial(task: Task) -> Task:
+    """The task with a step large enough for a parameter that is not stepped to be seen."""
+    return dataclasses.replace(task, local=dataclasses.replace(task.local, learning_rate=0.1))
+
+
+def _batch_of_two(task: Task) -> tuple[torch.Tensor, torch.Tensor]:
+    inputs, targets = (sample.expand(2, *sample.shape).contiguous() for sample in _tried(task))
+    return inputs, targets
 
 
 def _stacked_agrees(task: Task) -> bool:
-    trainer = StackedTrainer(task)
-    stacked = _two_clients(task)
-    inputs, targets = (sample.expand(2, *sample.shape) for sample in _tried(task))
-    tensors = {**shared_tensors(task.model, 2, stacked), **stacked}
-    with torch.no_grad():
-        found = trainer.losses(trainer.graph(inputs.contiguous(), tensors), targets)
-        return _close(found, _losses_of_two(task, stacked))
+    trial = _trial(task)
+    stacked = _two_clients(trial)
+    leaves = {name: tensor.clone().requires_grad_() for name, tensor in stacked.items()}
+    found = StackedTrainer(trial).steps(leaves, {}, [_batch_of_two(trial)])
+    return _same(found, _one_step(trial, stacked))
 
 
 def _vmapped_agrees(task: Task) -> bool:
-    stacked = _two_clients(task)
-    inputs, targets = (sample.expand(2, *sample.shape) for sample in _tried(task))
-    _, found = VmappedTrainer(task).gradients(stacked, {}, inputs, targets)
-    with torch.no_grad():
-        return _close(found, _losses_of_two(task, stacked))
+    trial = _trial(task)
+    stacked = _two_clients(trial)
+    gradients, losses = VmappedTrainer(trial).gradients(stacked, {}, *_batch_of_two(trial))
+    finals = {name: tensor.clone() for name, tensor in stacked.items()}
+    StackedSGD(list(finals.values()), trial.local).step([gradients[name] for name in finals])
+    return _same((finals, losses), _one_step(trial, stacked))
+
+
+def _same(found: tuple[State, torch.Tensor], expected: tuple[State, torch.Tensor]) -> bool:
+    return _close(found[1], expected[1]) and all(_close(found[0][n], x) for n, x in expected[0].items())
 
 
 def _close(left: torch.Tensor, right: torch.Tensor) -> bool:

@@ -20,13 +20,15 @@ ITERATIONS = 40
 PIVOTS = 2  # a constraint that these do not settle is settled in the next approximation
 ENOUGH = 1e-6  # an approximation that gains less than this share is the last one
 CHECK_EVERY = 4
+EIGENVECTORS_AT_ONCE = 4096
 RIDGE = 1e-12  # more active constraints than dimensions leave multipliers undetermined
 
 
 def principal_start(products: torch.Tensor) -> torch.Tensor:
     """The beam that receives the most power in total, [problem, 2 antenna] of norm 1."""
-    vectors: torch.Tensor = torch.linalg.eigh(products @ products.mT)[1]
-    return vectors[..., -1]
+    # In parts: cuSOLVER fails on tens of thousands of matrices at once.
+    parts = (products @ products.mT).split(EIGENVECTORS_AT_ONCE)
+    return torch.cat([torch.linalg.eigh(part)[1][..., -1] for part in parts])
 
 
 def successive(

@@ -66,6 +66,38 @@ class Tied(nn.Module):
         return self.leave(torch.relu(self.inner(twice)))
 
 
+class TiedWeights(nn.Module):
+    """Two linear layers with one weight and a bias each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter = nn.Linear(12, 10)
+        self.first, self.second = nn.Linear(10, 10), nn.Linear(10, 10)
+        self.second.weight = self.first.weight
+        self.inner = nn.Linear(10, 40)
+        self.leave = nn.Linear(40, 3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden = torch.relu(self.second(torch.relu(self.first(self.enter(inputs.flatten(1))))))
+        return self.leave(torch.relu(self.inner(hidden)))
+
+
+class InPlace(nn.Module):
+    """Activations and sums that overwrite their inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.inner, self.back = nn.Linear(12, 10), nn.Linear(10, 35), nn.Linear(35, 10)
+        self.leave = nn.Linear(10, 3)
+        self.activation = nn.LeakyReLU(0.1, inplace=True)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden = self.activation(self.enter(inputs.flatten(1)))
+        stream = self.back(nn.functional.relu(self.inner(hidden), inplace=True))
+        stream += hidden
+        return self.leave(nn.functional.relu(stream, True))
+
+
 def with_dropout() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(12, 9), nn.ReLU(), nn.Dropout(0.3), nn.Linear(9, 3))
 
@@ -77,6 +109,8 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "dense residual": (DenseResidual, (3, 4)),
     "convolutional residual": (ConvResidual, (1, 6, 6)),
     "tied": (Tied, (12,)),
+    "tied weights": (TiedWeights, (12,)),
+    "in place": (InPlace, (12,)),
     "dropout": (with_dropout, (12,)),
 }
 

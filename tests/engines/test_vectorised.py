@@ -36,6 +36,8 @@ WAYS: dict[str, type[Trainer] | None] = {
     "mlp": StackedTrainer,
     "dense residual": StackedTrainer,
     "tied": StackedTrainer,
+    "tied weights": StackedTrainer,
+    "in place": StackedTrainer,
     "lenet5": OneByOneTrainer,
     "resnet18": OneByOneTrainer,
     "convolutional residual": OneByOneTrainer,
