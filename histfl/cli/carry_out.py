@@ -29,6 +29,9 @@ def free_folder(name: str) -> Path:
     raise UsageError("runs/ is full; give --out")
 
 
+FEW_RUNS = 4
+
+
 @dataclass(frozen=True)
 class Choices:
     """How runs are carried out and followed; nothing of it changes their numbers."""
@@ -101,9 +104,15 @@ def show(folders: Sequence[Path], page: Path, as_json: object | None) -> None:
         typer.echo(f"not shown: {name}: {reason}", err=True)
     arms = arms_of(gathered.runs)
     answer = answer_table(arms)
-    table = Table(*(column.heading for column in answer.columns), box=None)
-    for row in answer.rows:
-        table.add_row(*(Text(cell.text) for cell in row))
+    lines = [
+        [column.heading for column in answer.columns],
+        *([cell.text for cell in row] for row in answer.rows),
+    ]
+    if len(answer.rows) <= FEW_RUNS:  # a column a run: it fits a terminal of 80 columns
+        lines = [list(line) for line in zip(*lines, strict=True)]
+    table = Table(*lines[0], box=None)
+    for line in lines[1:]:
+        table.add_row(*(Text(cell) for cell in line))
     screen = console()
     screen.print(table)
     screen.print(Text(answer_sentence(arms)))
