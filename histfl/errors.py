@@ -1,5 +1,10 @@
 """The few error types; every message names the value, the place and the remedy."""
 
+import errno
+
+DISK_FAILURES = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS})
+"""What the disk, not the user's path, is to blame for."""
+
 
 class HistflError(Exception):
     """A failure with one readable line for the user; `exit_code` is the command line's."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import gzip
 import hashlib
 import os
@@ -15,12 +14,11 @@ from typing import BinaryIO, TypeAlias
 import pooch
 
 from histfl.data.dataset import TensorData, TextData
-from histfl.errors import DataError, StorageError
+from histfl.errors import DISK_FAILURES, DataError, StorageError
 
 ENVIRONMENT_VARIABLE = "HISTFL_DATA"
 DEBIAN_DATASETS = Path("/usr/share/datasets")
 _CHUNK_BYTES = 1 << 20
-_DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
 
 TensorPair: TypeAlias = tuple[TensorData, TensorData]
 TextPair: TypeAlias = tuple[TextData, TextData]
@@ -139,7 +137,7 @@ def member(folder: Path, name: str) -> Path:
 
 def disk_error(error: OSError, path: Path) -> StorageError | None:
     """The StorageError for a disk that failed, or None where the failure is something else."""
-    if error.errno not in _DISK_ERRORS:
+    if error.errno not in DISK_FAILURES:
         return None
     return StorageError(
         f"cannot write {path}: {error.strerror}; free some space or choose another --data-dir"

@@ -52,7 +52,7 @@ def train(
     [sample, class]. Further keywords are keys of the configuration: rounds, edge_rounds, local_steps,
     batch_size, learning_rate, split, sizes, include, exclude, participants, dropout, theory_every and the
     others of its sections. `uplink` is a name or a table of that section. `loss(outputs, targets)` is the
-    mean over the batch. With `out`, the run is kept in that folder and can be resumed; `on_round` is
+    mean over the batch. With `out`, the run is kept in that folder with its report and can be resumed; `on_round` is
     called with every round's record. BatchNorm statistics of the returned model are recomputed from the
     clients' data, also those of frozen layers.
     """
@@ -79,7 +79,10 @@ def train(
     config = checked(Config, sections, "train()")
     ingredients = Ingredients(copy.deepcopy(model), train_data, test_data, network)
     experiment = build(config, ingredients, device=device, engine=engine, loss=loss)
-    return execute(experiment, RunFolder(Path(out)) if out else None, resume=resume, on_round=on_round)
+    run = execute(experiment, RunFolder(Path(out)) if out else None, resume=resume, on_round=on_round)
+    if out:
+        run.write_report(Path(out) / "report.html")
+    return run
 
 
 def _plain(value: Any) -> Any:

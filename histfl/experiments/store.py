@@ -10,7 +10,6 @@ summary.json            the answer, once all rounds are done
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -26,7 +25,7 @@ import safetensors.torch
 import torch
 from safetensors import SafetensorError, safe_open
 
-from histfl.errors import CheckpointError, StorageError, UsageError
+from histfl.errors import DISK_FAILURES, CheckpointError, StorageError, UsageError
 from histfl.experiments.config import Config
 from histfl.experiments.records import TOTALS
 from histfl.settings import checked
@@ -238,12 +237,9 @@ def storage_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        if error.errno in _DISK_FAILURES:
+        if error.errno in DISK_FAILURES:
             raise StorageError(f"cannot write {path}: {reason}; free space or write elsewhere") from error
         raise UsageError(f"cannot write {path}: {reason}; write elsewhere") from error
-
-
-_DISK_FAILURES = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
 
 
 def _identity(config: Config) -> dict[str, dict[str, Any]]:

@@ -142,6 +142,7 @@ def test_a_run_that_goes_on_is_not_said_to_be_finished(tmp_path: Path) -> None:
     )
     assert seen == [False]
     assert (tmp_path / "summary.json").exists()
+    assert (tmp_path / "report.html").exists()
     with pytest.raises(UsageError, match="2 rounds already"):
         train(out=tmp_path, resume=True, rounds=1)
 
