@@ -214,7 +214,11 @@ def test_a_bad_setting_is_one_line_and_exit_code_2(
     assert not (tmp_path / "run").exists()
 
 
-def test_bad_files_and_flags(histfl_command: Command, tmp_path: Path) -> None:
+def test_bad_files_and_flags(
+    histfl_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HISTFL_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     broken = tmp_path / "broken.toml"
     broken.write_text("[training\nrounds = 3")
     flat = tmp_path / "flat.toml"
