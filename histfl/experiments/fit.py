@@ -40,6 +40,9 @@ def check_fit(model: nn.Module, train: TensorData, test: TensorData, loss: Loss,
         ("training", train, training_copy(model)),
         ("test", test, training_copy(model).eval()),
     ):
+        if data.inputs.is_floating_point() and not bool(data.inputs.isfinite().all()):
+            sample = int((~data.inputs.isfinite()).flatten(1).any(dim=1).nonzero()[0])
+            raise UsageError(f"{name} sample {sample} holds NaN or infinity; clean the data first")
         inputs, targets = data.inputs[:count], data.targets[:count]
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             outputs = _attempt("model", name, inputs, lambda: module(inputs))  # noqa: B023 (called at once)

@@ -61,6 +61,10 @@ MISFITS: dict[str, tuple[dict[str, Any], str]] = {
         "class",
     ),
     "other test samples": ({"test": (torch.zeros(9, 7), torch.arange(9) % 3)}, "must be alike"),
+    "numbers that are none": (
+        {"data": (INPUTS.index_fill(0, torch.tensor([7]), float("nan")), TARGETS)},
+        "sample 7 holds NaN",
+    ),
     "two inputs": ({"model": TwoInputs(), "method": "hfedavg"}, "fails on"),
     "a dict of scores": ({"model": Answers(lambda x: {"scores": x})}, "returns dict"),
     "one column": ({"model": Answers(lambda x: x[:, :1])}, "scores of shape"),
