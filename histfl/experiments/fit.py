@@ -41,7 +41,7 @@ def check_fit(model: nn.Module, train: TensorData, test: TensorData, loss: Loss,
         ("test", test, training_copy(model).eval()),
     ):
         if data.inputs.is_floating_point() and not bool(data.inputs.isfinite().all()):
-            sample = int((~data.inputs.isfinite()).flatten(1).any(dim=1).nonzero()[0])
+            sample = int((~data.inputs.isfinite()).reshape(len(data), -1).any(dim=1).nonzero()[0])
             raise UsageError(f"{name} sample {sample} holds NaN or infinity; clean the data first")
         inputs, targets = data.inputs[:count], data.targets[:count]
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
