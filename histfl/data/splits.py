@@ -13,8 +13,7 @@ import numpy.typing as npt
 from histfl.data.mixing import deal_by_label_mix
 from histfl.errors import UsageError
 from histfl.network import spread_evenly
-
-Ints: TypeAlias = npt.NDArray[np.int64]
+from histfl.network.network import Ints
 
 SHARDS_PER_CLIENT = 2
 

@@ -26,6 +26,8 @@ from histfl.settings import (
     checked,
     read_toml,
 )
+from histfl.wireless.latency import CYCLES_PER_STEP, SWITCHED_CAPACITANCE
+from histfl.wireless.rates import DEFAULT_BANDWIDTH_HZ
 
 
 class ModelSettings(Settings):
@@ -56,8 +58,8 @@ class NetworkSettings(Settings):
     cpu_hz: Positive = DEFAULT_CPU_HZ  # of the uniform profile
     snr_db: Decibels = DEFAULT_SNR_DB  # of the uniform profile
     transmit_power_w: Positive = DEFAULT_TRANSMIT_POWER_W  # of the uniform profile
-    cycles_per_step: Positive = 1e6  # CPU cycles of one local step on the full model
-    energy_coefficient: NonNegative = 1e-28  # joules = coefficient * cycles * cpu_hz^2
+    cycles_per_step: Positive = CYCLES_PER_STEP  # CPU cycles of one local step on the full model
+    energy_coefficient: NonNegative = SWITCHED_CAPACITANCE  # joules = coefficient * cycles * cpu_hz^2
 
     @model_validator(mode="after")
     def _cells_can_be_filled(self) -> NetworkSettings:
@@ -92,7 +94,7 @@ class MethodSettings(Settings):
 
 class UplinkSettings(Settings):
     name: Literal["fdma", "tdma", "aircomp", "ideal"] = "fdma"
-    bandwidth_hz: Positive = 10e6
+    bandwidth_hz: Positive = DEFAULT_BANDWIDTH_HZ
     antennas: Annotated[int, Field(strict=True, ge=1, le=10_000)] = 10
     bits_per_parameter: Positive | None = None  # default: those of the model's numbers, 32 for float32
     channel: Literal["rayleigh", "rician", "path-loss"] | str = "rayleigh"  # or package.module:factory

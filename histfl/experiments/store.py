@@ -27,11 +27,10 @@ from safetensors import SafetensorError, safe_open
 
 from histfl.errors import DISK_FAILURES, CheckpointError, StorageError, UsageError
 from histfl.experiments.config import Config
-from histfl.experiments.records import TOTALS
+from histfl.experiments.records import TOTALS, Record
 from histfl.settings import checked
 from histfl.training import State
 
-Record = dict[str, Any]
 FORMAT = "histfl-checkpoint-1"
 
 

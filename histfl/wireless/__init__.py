@@ -23,10 +23,8 @@ from histfl.wireless.channels import (
     check_channels,
 )
 from histfl.wireless.latency import (
-    cell_seconds,
     compute_seconds,
     energy_joules,
-    round_seconds,
     step_cycles,
 )
 from histfl.wireless.rates import aircomp_seconds, fdma_rates, tdma_rates, uplink_seconds
@@ -41,7 +39,6 @@ __all__ = [
     "add_equivalent_noise",
     "aggregate",
     "aircomp_seconds",
-    "cell_seconds",
     "certify",
     "channel_gains",
     "check_channels",
@@ -57,7 +54,6 @@ __all__ = [
     "principal_eigenvector",
     "receive",
     "relax",
-    "round_seconds",
     "sca",
     "sdr_randomised",
     "step_cycles",

@@ -10,7 +10,13 @@ import numpy as np
 from histfl.network import Network
 from histfl.network.network import Floats, Ints
 from histfl.training import CellSchedule, RoundCost
-from histfl.wireless.latency import compute_seconds, energy_joules, step_cycles
+from histfl.wireless.latency import (
+    CYCLES_PER_STEP,
+    SWITCHED_CAPACITANCE,
+    compute_seconds,
+    energy_joules,
+    step_cycles,
+)
 
 
 @dataclass(frozen=True)
@@ -20,8 +26,8 @@ class Computing:
 
     local_steps: int
     full_parameters: int
-    cycles_per_step: float = 1e6
-    energy_coefficient: float = 1e-28
+    cycles_per_step: float = CYCLES_PER_STEP
+    energy_coefficient: float = SWITCHED_CAPACITANCE
 
     def cycles(self, parameters: Ints) -> Floats:
         """Of one edge round of a client that trains `parameters` numbers."""
@@ -68,7 +74,7 @@ def round_cost(
     """A global round in which cell j's clients train and send parameters[j] numbers (HIST Eq. (20)).
 
     `uplink_seconds` [transmission]; `on_air` is the share of that time in which the client transmits.
-    An edge round lasts as long as its slowest client's computing and uplink; a cell's edge rounds
+    An edge round lasts as long as its slowest client's computing and uplink (HIST Eq. (19)); a cell's edge rounds
     follow each other, and the cloud waits for the slowest cell.
     """
     cycles = computing.cycles(parameters[sent.cell])

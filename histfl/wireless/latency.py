@@ -1,4 +1,4 @@
-"""Seconds and joules of local work, and how a round waits for its slowest (HIST Sec. IV-A).
+"""Seconds and joules of local work (HIST Sec. IV-A).
 
 Pure functions of arrays that broadcast; the last axis is the client. SI units.
 """
@@ -11,9 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from histfl.errors import UsageError
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+from histfl.network.network import Floats
 
 CYCLES_PER_STEP = 1e6  # V0 of Sec. VI-C: one minibatch step of the full model
 SWITCHED_CAPACITANCE = 1e-28  # kappa: joules = kappa * cycles * hertz^2
@@ -57,27 +55,6 @@ def energy_joules(
     computing = switched_capacitance * np.asarray(cycles, dtype=np.float64) * _checked_cpu(cpu_hz) ** 2
     sending = np.asarray(transmit_power_w, dtype=np.float64) * np.asarray(transmit_seconds, dtype=np.float64)
     return np.asarray(computing + sending)
-
-
-def cell_seconds(client_seconds: npt.ArrayLike, offsets: Ints) -> Floats:
-    """An edge round of each cell, [..., cell]: its slowest client, from [..., client] (HIST Eq. (19)).
-
-    Cell j's clients are offsets[j] to offsets[j + 1] - 1; a cell without clients takes no time.
-    """
-    seconds = np.asarray(client_seconds, dtype=np.float64)
-    if offsets[-1] != seconds.shape[-1]:
-        raise UsageError(f"offsets end at client {offsets[-1]}; there are {seconds.shape[-1]} clients")
-    # A zero past the end lets reduceat be asked about a last cell that is empty.
-    padded = np.concatenate([seconds, np.zeros((*seconds.shape[:-1], 1))], axis=-1)
-    slowest = np.maximum.reduceat(padded, offsets[:-1], axis=-1)
-    return np.asarray(np.where(np.diff(offsets) > 0, slowest, 0.0))
-
-
-def round_seconds(seconds_by_cell: npt.ArrayLike, edge_rounds: int) -> Floats:
-    """A global round, [...]: `edge_rounds` edge rounds of the slowest cell (HIST Eq. (20))."""
-    if edge_rounds < 1:
-        raise UsageError(f"edge_rounds = {edge_rounds}; a global round has at least one")
-    return np.asarray(edge_rounds * np.max(np.asarray(seconds_by_cell, dtype=np.float64), axis=-1))
 
 
 def _checked_cpu(cpu_hz: npt.ArrayLike) -> Floats:

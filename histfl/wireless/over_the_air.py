@@ -27,7 +27,13 @@ from histfl.wireless.aircomp import (
 from histfl.wireless.beamforming import max_min
 from histfl.wireless.channels import Channel, Rayleigh, draw_channels
 from histfl.wireless.clock import Computing, Transmissions, round_cost
-from histfl.wireless.rates import SUB_CHANNEL_HZ, SYMBOL_S, aircomp_seconds, num_sub_channels
+from histfl.wireless.rates import (
+    DEFAULT_BANDWIDTH_HZ,
+    SUB_CHANNEL_HZ,
+    SYMBOL_S,
+    aircomp_seconds,
+    num_sub_channels,
+)
 
 
 @dataclass(frozen=True)
@@ -52,7 +58,7 @@ class OverTheAir:
 
     computing: Computing
     learning_rate: float
-    bandwidth_hz: float = 10e6
+    bandwidth_hz: float = DEFAULT_BANDWIDTH_HZ
     antennas: int = 10
     channel: Channel = field(default_factory=Rayleigh)
     paper_power: bool = False

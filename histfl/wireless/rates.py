@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from histfl.errors import UsageError
-
-Floats = npt.NDArray[np.float64]
+from histfl.network.network import Floats
 
 DEFAULT_BANDWIDTH_HZ = 10e6
 SUB_CHANNEL_HZ = 15e3

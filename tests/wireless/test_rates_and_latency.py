@@ -11,88 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from histfl.errors import UsageError
-from histfl.network import Network
-from histfl.seeds import Seeds
 from histfl.wireless import (
     Rayleigh,
     aircomp_seconds,
-    cell_seconds,
     channel_gains,
     compute_seconds,
     energy_joules,
     fdma_rates,
-    round_seconds,
     step_cycles,
     tdma_rates,
     uplink_seconds,
 )
-
-MLP_PARAMETERS = 238_510
-
-
-def seconds_a_round(
-    cells: int,
-    clients: int,
-    share: float,
-    uplink: str,
-    *,
-    draws: int = 200,
-    bandwidth_hz: float = 10e6,
-    double_count_clients: bool = False,
-) -> float:
-    """Mean seconds of a global round in the setting of Sec. VI-C, resources and channels drawn anew."""
-    seeds = Seeds(11)
-    networks = [Network.paper(cells, clients, seeds.numpy("network", draw)) for draw in range(draws)]
-    cpu_hz = np.stack([network.cpu_hz for network in networks])
-    snr = np.stack([network.snr for network in networks])
-    parameters = share * MLP_PARAMETERS
-    cycles = step_cycles(parameters, full_parameters=MLP_PARAMETERS, local_steps=20)
-    seconds = compute_seconds(cycles, cpu_hz)
-    if uplink == "aircomp":
-        seconds = seconds + aircomp_seconds(np.ceil(parameters), bandwidth_hz=bandwidth_hz)
-    else:
-        gains = channel_gains(Rayleigh().draw((draws, clients), 10, seeds.torch("channel")))
-        senders = networks[0].clients_per_cell[networks[0].cell_of_client]
-        rates = fdma_rates(
-            snr, gains, senders, bandwidth_hz=bandwidth_hz, double_count_clients=double_count_clients
-        )
-        seconds = seconds + uplink_seconds(parameters, rates)
-    return float(round_seconds(cell_seconds(seconds, networks[0].offsets), edge_rounds=5).mean())
-
-
-@pytest.mark.parametrize(
-    ("cells", "full_oma", "uniform_oma", "full_air", "uniform_air"),
-    [(2, 9.49, 4.74, 0.225, 0.113), (4, 4.78, 1.20, 0.225, 0.0563), (6, 3.21, 0.535, 0.225, 0.0375)],
-)
-def test_reference_seconds_of_sec_vi_c(
-    cells: int, full_oma: float, uniform_oma: float, full_air: float, uniform_air: float
-) -> None:
-    assert seconds_a_round(cells, 60, 1.0, "fdma") == pytest.approx(full_oma, rel=0.03)
-    assert seconds_a_round(cells, 60, 1 / cells, "fdma") == pytest.approx(uniform_oma, rel=0.03)
-    assert seconds_a_round(cells, 60, 1.0, "aircomp") == pytest.approx(full_air, rel=0.03)
-    assert seconds_a_round(cells, 60, 1 / cells, "aircomp") == pytest.approx(uniform_air, rel=0.03)
-
-
-def slope(uplink: str, *, double_count_clients: bool = False) -> float:
-    """Log-log slope of a round's seconds in the clients a cell, from 10 to 30, four cells."""
-    sizes = np.array([10, 15, 20, 25, 30])
-    seconds = [
-        seconds_a_round(4, 4 * int(size), 0.25, uplink, double_count_clients=double_count_clients)
-        for size in sizes
-    ]
-    return float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
-
-
-def test_fdma_seconds_grow_linearly_with_the_clients_of_a_cell() -> None:
-    assert 0.95 < slope("fdma") < 1.05
-
-
-def test_fdma_counted_twice_grows_quadratically() -> None:
-    assert slope("fdma", double_count_clients=True) == pytest.approx(2.0, abs=0.05)
-
-
-def test_aircomp_seconds_do_not_grow_with_the_clients_of_a_cell() -> None:
-    assert -0.01 < slope("aircomp") < 0.05
 
 
 def test_rates_by_hand() -> None:
@@ -123,15 +52,6 @@ def test_computing_by_hand() -> None:
     # 1e-28 * 1e7 * (1e9)^2 = 1 mJ; 0.1 W over half a second = 50 mJ.
     assert energy_joules(1e7, 1e9) == pytest.approx(1e-3)
     assert energy_joules(1e7, 1e9, transmit_power_w=0.1, transmit_seconds=0.5) == pytest.approx(0.051)
-
-
-def test_a_round_waits_for_its_slowest_cell_and_a_cell_for_its_slowest_client() -> None:
-    seconds = np.array([[1.0, 5.0, 2.0, 3.0], [4.0, 1.0, 9.0, 0.0]])
-    by_cell = cell_seconds(seconds, np.array([0, 1, 3, 4]))
-    assert by_cell.tolist() == [[1.0, 5.0, 3.0], [4.0, 9.0, 0.0]]
-    assert round_seconds(by_cell, 5).tolist() == [25.0, 45.0]
-    # Cells whose clients all dropped out take no time, the last one included.
-    assert cell_seconds(seconds, np.array([0, 0, 4, 4])).tolist() == [[0.0, 5.0, 0.0], [0.0, 9.0, 0.0]]
 
 
 positive = st.floats(1e-3, 1e6)
@@ -191,7 +111,3 @@ def test_settings_that_cannot_be_are_refused() -> None:
         compute_seconds(1.0, [1e9, 0.0])
     with pytest.raises(UsageError, match="local_steps = 0"):
         step_cycles(1, full_parameters=1, local_steps=0)
-    with pytest.raises(UsageError, match="edge_rounds = 0"):
-        round_seconds([1.0], 0)
-    with pytest.raises(UsageError, match="offsets end"):
-        cell_seconds([1.0, 2.0], np.array([0, 1]))
