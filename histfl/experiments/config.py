@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -82,6 +84,7 @@ class TrainingSettings(Settings):
     seed: Seed = 1
     targets: tuple[Fraction, ...] = (0.7, 0.8)
 
+    stop_at_targets: Switch = False  # end after the round in which the last target is reached
 
 class MethodSettings(Settings):
     name: Literal["hist", "hfedavg", "ist", "overlap"] = "hist"
@@ -138,11 +141,32 @@ def preset_names() -> list[str]:
     folder = resources.files("histfl.experiments") / "presets"
     return sorted(
         entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml")
+    def identity(self) -> dict[str, dict[str, Any]]:
+        """The settings that decide a round's numbers: all but when to end and which targets to report."""
+        return without(self.model_dump(mode="json", exclude_none=True), REPORTING)
+
+    def fingerprint(self) -> str:
+        """A checksum of the identity: runs that share it have the same rounds, as far as both go."""
+        return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()
+
     )
 
 
 def load_config(source: str, settings: Sequence[str] = ()) -> Config:
     """A preset's or a file's configuration, changed by `section.key=value` settings."""
+REPORTING = (("training", "rounds"), ("training", "targets"), ("training", "stop_at_targets"))
+
+
+def without(
+    tables: Mapping[str, Mapping[str, Any]], dropped: Collection[tuple[str, str]]
+) -> dict[str, dict[str, Any]]:
+    """The tables of a configuration less the (section, key) pairs in `dropped`."""
+    return {
+        section: {key: value for key, value in keys.items() if (section, key) not in dropped}
+        for section, keys in tables.items()
+    }
+
+
     if source in preset_names():
         text = (resources.files("histfl.experiments") / "presets" / f"{source}.toml").read_text("utf-8")
         tables, place = tomllib.loads(text), f"preset {source}"

@@ -76,6 +76,18 @@ def summarise(
     config: Config, records: Sequence[Record], *, about: dict[str, Any], wall_seconds: float
 ) -> Record:
     """The run's answer (summary.json); `about` names what the records do not say."""
+def done(config: Config, records: Sequence[Record]) -> bool:
+    """Whether the records are all that the configuration asks for."""
+    return len(records) >= config.training.rounds or _at_targets(config, records)
+
+
+def _at_targets(config: Config, records: Sequence[Record]) -> bool:
+    """Whether the run may end early, all its targets being reached."""
+    settings = config.training
+    best = max((record["accuracy"] for record in records), default=0.0)
+    return settings.stop_at_targets and bool(settings.targets) and best >= max(settings.targets)
+
+
     last, accuracies = records[-1], [record["accuracy"] for record in records]
     return {
         "method": config.method.name,
@@ -90,6 +102,7 @@ def summarise(
         "submodel_parameters": last["submodel_parameters"],
         "final_accuracy": accuracies[-1],
         "best_accuracy": max(accuracies),
+        "stopped_at_targets": _at_targets(config, records),
         "final_loss": last["loss"],
         **{name: last[name] for name in TOTALS},
         "to_target": {f"{target:g}": _reached(records, target) for target in config.training.targets},

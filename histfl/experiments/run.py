@@ -17,7 +17,7 @@ from histfl.errors import DivergedError, UsageError
 from histfl.experiments.build import Experiment
 from histfl.experiments.config import Config
 from histfl.experiments.pictures import pictures
-from histfl.experiments.records import Record, round_record, summarise
+from histfl.experiments.records import Record, done, round_record, summarise
 from histfl.experiments.store import Checkpoint, RunFolder, digest
 from histfl.network.network import Floats
 from histfl.partition import has_batch_statistics, recompute_statistics
@@ -108,7 +108,7 @@ def _execute(experiment: Experiment, folder: RunFolder | None, on_round: OnRound
                 f"{folder.path} has {len(records)} rounds already, more than training.rounds = "
                 f"{config.training.rounds}; ask for at least as many"
             )
-        if len(records) < config.training.rounds:
+        if not done(config, records):
             folder.reopen()
         if checkpoint is not None:
             state |= checkpoint.state
@@ -123,7 +123,7 @@ def _execute(experiment: Experiment, folder: RunFolder | None, on_round: OnRound
         state,
         experiment.engine,
         first_round=len(records),
-        rounds=config.training.rounds,
+        rounds=len(records) if done(config, records) else config.training.rounds,
     )
     for outcome in outcomes:
         theory = _theory(experiment, state, outcome.round)  # of the model with which the round began
@@ -142,6 +142,8 @@ def _execute(experiment: Experiment, folder: RunFolder | None, on_round: OnRound
             folder.save_checkpoint(checkpoint, config, ingredients)
         if on_round is not None:
             on_round(records[-1])
+        if done(config, records):
+            break
     _load(model, state)
     _calibrate(experiment)
     summary = summarise(config, records, about=experiment.about, wall_seconds=wall_seconds())

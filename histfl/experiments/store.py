@@ -18,7 +18,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import filelock
 import safetensors.torch
@@ -90,7 +89,7 @@ class RunFolder:
 
     def _check_same_run(self, config: Config) -> None:
         """Refuse to continue a run under settings that would have changed its past rounds."""
-        here, there = _identity(config), _identity(self.read_config())
+        here, there = config.identity(), self.read_config().identity()
         for section in sorted(here | there):
             mine, theirs = here.get(section, {}), there.get(section, {})
             for key in sorted(mine | theirs):
@@ -157,7 +156,7 @@ class RunFolder:
         about = {
             "rounds_done": checkpoint.rounds_done,
             "wall_seconds": checkpoint.wall_seconds,
-            "run": _fingerprint(config),
+            "run": config.fingerprint(),
             "ingredients": ingredients,
             "tensors": digest(tensors),
         }
@@ -180,7 +179,7 @@ class RunFolder:
             fingerprint, started_from, checksum = about["run"], about["ingredients"], about["tensors"]
         except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
             raise CheckpointError(refuse.format(f"damaged or no histfl checkpoint ({error})")) from None
-        if metadata.get("format") != FORMAT or fingerprint != _fingerprint(config):
+        if metadata.get("format") != FORMAT or fingerprint != config.fingerprint():
             raise CheckpointError(refuse.format("from another run"))
         if started_from != ingredients:
             raise CheckpointError(
@@ -239,22 +238,6 @@ def storage_errors(path: Path) -> Iterator[None]:
         if error.errno in DISK_FAILURES:
             raise StorageError(f"cannot write {path}: {reason}; free space or write elsewhere") from error
         raise UsageError(f"cannot write {path}: {reason}; write elsewhere") from error
-
-
-def _identity(config: Config) -> dict[str, dict[str, Any]]:
-    """The settings that decide a round's numbers: all but how many rounds and which targets to report."""
-    sections: dict[str, dict[str, Any]] = config.model_dump(mode="json", exclude_none=True)
-    return {
-        section: {key: value for key, value in keys.items() if (section, key) not in _REPORTING}
-        for section, keys in sections.items()
-    }
-
-
-_REPORTING = {("training", "rounds"), ("training", "targets")}
-
-
-def _fingerprint(config: Config) -> str:
-    return hashlib.sha256(json.dumps(_identity(config), sort_keys=True).encode()).hexdigest()
 
 
 def digest(tensors: Mapping[str, torch.Tensor]) -> str:

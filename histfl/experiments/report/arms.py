@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
+from histfl.experiments.config import without
 from histfl.experiments.records import Record
 from histfl.experiments.report.folders import ShownRun
 from histfl.network.network import Floats
 
+SEED = (("training", "seed"),)
 POINTS = 200  # of a drawn line: more than a plot has pixels for, little enough for forty runs on a page
 
 
@@ -83,21 +84,14 @@ def baseline_of(arm: Arm, arms: Sequence[Arm]) -> Arm | None:
 
 def _identity(run: ShownRun) -> str:
     """The configuration less its seed."""
-    return json.dumps(_without(run.config, ("training", "seed")), sort_keys=True)
+    return json.dumps(without(run.config, SEED), sort_keys=True)
 
 
 def _setting(arm: Arm) -> str:
-    tables = _without(arm.runs[0].config, ("training", "seed"))
+    tables = without(arm.runs[0].config, SEED)
     return json.dumps(
         {section: keys for section, keys in tables.items() if section != "method"}, sort_keys=True
     )
-
-
-def _without(config: Mapping[str, Any], dropped: tuple[str, str]) -> dict[str, dict[str, Any]]:
-    return {
-        section: {key: value for key, value in keys.items() if (section, key) != dropped}
-        for section, keys in config.items()
-    }
 
 
 def _name(runs: Sequence[ShownRun]) -> str:
