@@ -5,18 +5,10 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from histfl.errors import UsageError
-from histfl.experiments.config import Config, load_config
-
-
-@dataclass(frozen=True)
-class Arm:
-    """One run of a sweep: its name, which is also its folder's, and its configuration."""
-
-    name: str
-    config: Config
+from histfl.experiments.arms import Arm
+from histfl.experiments.config import load_config
 
 
 def arms(source: str, settings: Sequence[str], varied: Sequence[str]) -> Iterator[Arm]:

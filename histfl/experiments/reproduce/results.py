@@ -1,0 +1,153 @@
+"""What is kept of an arm's run, and the arms of one setting read together over their seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from histfl.network.network import Floats
+
+COLUMNS = ("round", "accuracy", "loss", "megabytes_per_client", "simulated_seconds")
+
+
+@dataclass(frozen=True)
+class Result:
+    """One arm's run: `columns` of COLUMNS at the rounds that are kept, and the cost to each target.
+
+    `finished` says that the run did all that its arm asks for; `about` has its origin (configuration, seed,
+    versions, commit, machine, command, seconds) as it is written to the file.
+    """
+
+    arm: str
+    labels: Mapping[str, Any]
+    columns: Mapping[str, Floats]
+    to_target: Mapping[str, Mapping[str, float] | None]
+    finished: bool
+    about: Mapping[str, Any]
+
+    @property
+    def rounds_done(self) -> int:
+        return int(self.columns["round"][-1])
+
+    def at(self, key: str, value: float) -> float | None:
+        """The accuracy where the column `key` reaches `value`, between rounds on a line; None beyond the end."""
+        across, accuracy = self.columns[key], self.columns["accuracy"]
+        if value > across[-1]:
+            return None
+        return float(np.interp(value, across, accuracy))
+
+    def mean_accuracy(self, rounds: int) -> float | None:
+        """The mean of the accuracy over the first `rounds` rounds: the area below the learning curve."""
+        if self.rounds_done < rounds:
+            return None
+        grid = np.arange(1, rounds + 1)
+        return float(np.interp(grid, self.columns["round"], self.columns["accuracy"]).mean())
+
+
+@dataclass(frozen=True)
+class Spread:
+    """One quantity over the seeds: a value a run, None where the run ended without it."""
+
+    values: tuple[float | None, ...]
+    seeds: int
+
+    @property
+    def known(self) -> bool:
+        """Whether any seed has run to its end."""
+        return bool(self.values)
+
+    @property
+    def mean(self) -> float:
+        """The mean over the seeds; infinite where one of them ended without a value, nan where none ran."""
+        if not self.values:
+            return float("nan")
+        return float(np.mean([np.inf if value is None else value for value in self.values]))
+
+    @property
+    def number(self) -> float | None:
+        """The mean where it is one, for files."""
+        return self.mean if np.isfinite(self.mean) else None
+
+    def text(self, digits: str = ".3g") -> str:
+        """Mean (lowest to highest), and what is missing."""
+        if not self.values:
+            return "not yet run"
+        found = [value for value in self.values if value is not None]
+        missing = "" if len(self.values) == self.seeds else f", {len(self.values)} of {self.seeds} seeds"
+        if not found:
+            return f"not reached{missing}"
+        mean, low, high = (f"{value:{digits}}" for value in (np.mean(found), min(found), max(found)))
+        spread = f" ({low} to {high})" if low != high else ""
+        lost = len(self.values) - len(found)
+        return f"{mean}{spread}{missing}" + (f", not reached by {lost}" if lost else "")
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """The results of one setting, a seed each; `asked` is how many seeds the artefact has."""
+
+    results: tuple[Result, ...]
+    asked: int
+
+    def to_target(self, target: float, key: str = "round") -> Spread:
+        """`key` of COLUMNS when the accuracy first reached `target`."""
+        values: list[float | None] = []
+        for result in self.results:
+            reached = result.to_target.get(f"{target:g}")
+            if reached is not None:
+                values.append(float(reached[key]))
+            elif result.finished:
+                values.append(None)
+        return Spread(tuple(values), self.asked)
+
+    def accuracy_at(self, key: str, value: float) -> Spread:
+        return self._spread([result.at(key, value) for result in self.results])
+
+    def mean_accuracy(self, rounds: int) -> Spread:
+        return self._spread([result.mean_accuracy(rounds) for result in self.results])
+
+    def last_accuracies(self, rounds: int) -> Spread:
+        """The mean accuracy of the last `rounds` rounds of the finished runs."""
+        found = []
+        for result in self.results:
+            late = result.columns["round"] > result.rounds_done - rounds
+            found.append(float(result.columns["accuracy"][late].mean()) if result.finished else None)
+        return self._spread(found)
+
+    def _spread(self, values: Sequence[float | None]) -> Spread:
+        """Runs that have not come so far are left out: they are not finished."""
+        return Spread(tuple(value for value in values if value is not None), self.asked)
+
+    @cached_property
+    def common_rounds(self) -> list[int]:
+        """The rounds that every seed keeps."""
+        kept = [set(result.columns["round"].astype(int).tolist()) for result in self.results]
+        return sorted(set.intersection(*kept)) if kept else []
+
+    def column(self, key: str) -> Floats:
+        """[seed, common round]"""
+        rows = []
+        for result in self.results:
+            places = np.searchsorted(result.columns["round"], self.common_rounds)
+            rows.append(result.columns[key][places])
+        return np.array(rows, dtype=np.float64)
+
+
+class Results:
+    """The results of an artefact's arms, found by their labels."""
+
+    def __init__(self, results: Sequence[Result], arms: Sequence[Mapping[str, Any]]) -> None:
+        self._results, self._arms = results, arms
+
+    def of(self, **labels: Any) -> Repeats:
+        """The seeds of the setting that `labels` names."""
+        found = tuple(result for result in self._results if _matches(result.labels, labels))
+        return Repeats(found, sum(_matches(arm, labels) for arm in self._arms))
+
+
+def _matches(labels: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    return all(labels.get(key) == value for key, value in wanted.items())
