@@ -19,7 +19,7 @@ setup: $(VENV)/.installed
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,docs,mlflow]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,docs,mlflow,lora]'
 	touch $@
 
 quickstart: setup

@@ -4,6 +4,7 @@ from histfl.data.dataset import DataSource, TensorData, TextData, as_tensor_data
 from histfl.data.sources import DATASETS, fetch, load, load_text, locate
 from histfl.data.splits import SPLITS, Split, label_mix, split
 from histfl.data.store import Source
+from histfl.data.text import load_tokens, tokenise
 
 __all__ = [
     "DATASETS",
@@ -18,6 +19,8 @@ __all__ = [
     "label_mix",
     "load",
     "load_text",
+    "load_tokens",
     "locate",
     "split",
+    "tokenise",
 ]

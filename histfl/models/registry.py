@@ -14,9 +14,15 @@ from torch import nn
 from histfl.errors import UsageError
 from histfl.models.convolutional import lenet5, resnet18
 from histfl.models.dense import mlp
+from histfl.models.lora import lora
 from histfl.seeds import lent_to_layers
 
-MODELS: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "lenet5": lenet5, "resnet18": resnet18}
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "mlp": mlp,
+    "lenet5": lenet5,
+    "resnet18": resnet18,
+    "lora": lora,
+}
 
 
 def build_model(

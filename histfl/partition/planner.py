@@ -11,6 +11,7 @@ from histfl.partition.check import Bench
 from histfl.partition.choose import Scheme, choose, conflict, matching
 from histfl.partition.discover import discover
 from histfl.partition.forward import Inputs
+from histfl.partition.offered import offered
 from histfl.partition.plan import Plan
 from histfl.partition.units import UnitGroup
 
@@ -28,6 +29,7 @@ def plan(
     `alternating` is HIST's: each parameter is cut along one axis at most, and as many as can be.
     `every` cuts every hidden layer (IST). `none` gives every cell the full model and traces nothing.
     `include` and `exclude` are glob patterns of layer names: only these, and not those, may be cut.
+    A model that names its unit groups itself, with a method `unit_axes`, is not traced but checked alike.
     """
     whole = Plan.of(model)
     if not whole.trainable:
@@ -36,7 +38,9 @@ def plan(
         return whole
     if scheme not in ("alternating", "every"):
         raise PartitionError(f"scheme = {scheme!r}; the schemes are 'alternating', 'every' and 'none'")
-    groups = discover(model, example_inputs)
+    groups = offered(model)
+    if groups is None:
+        groups = discover(model, example_inputs)
     uncut = _ruled_out(groups, whole, include, exclude)
     bench = Bench.of(model, example_inputs)
     while True:
