@@ -18,6 +18,7 @@ from histfl.experiments.config import Config, UplinkSettings
 from histfl.experiments.fit import EXAMPLES, check_fit, check_parameters
 from histfl.experiments.sizes import size_policy
 from histfl.models import build_model
+from histfl.models.lora import DEFAULT_BASE
 from histfl.models.registry import call_factory, import_factory
 from histfl.network import Network, spread_evenly
 from histfl.partition import plan, training_copy
@@ -89,12 +90,33 @@ def load_data(config: Config, data_dir: Path | None = None) -> tuple[TensorData,
     """The training and test sets: a known data set, or a user's `package.module:factory`."""
     name = config.data.name
     if ":" not in name:
-        return datasets.load(name, data_dir)
+        source = datasets.DATASETS.get(name)
+        if source is None or source.load_text is None:
+            return datasets.load(name, data_dir)
+        return datasets.load_tokens(
+            name,
+            data_dir,
+            tokenizer=_tokenizer(config),
+            max_length=config.data.max_length,
+            strip=config.data.strip,
+        )
     pair = call_factory(import_factory(name, kind="data set", known=()), {}, {}, place=f"data set {name!r}")
     if not (isinstance(pair, tuple) and len(pair) == 2):
         raise DataError(f"data set {name!r} must return (train, test), not {type(pair).__name__}")
     train = datasets.as_tensor_data(pair[0])
     return train, datasets.as_tensor_data(pair[1], class_names=train.class_names)
+
+
+def _tokenizer(config: Config) -> str:
+    """Whose tokens the texts become."""
+    if config.data.tokenizer is not None:
+        return config.data.tokenizer
+    if config.model.name != "lora":
+        raise UsageError(
+            f"data {config.data.name!r} is text: use model.name = 'lora', or name a tokenizer for your own model "
+            "with data.tokenizer"
+        )
+    return str(config.model.options.get("base", DEFAULT_BASE))
 
 
 def build_network(config: Config) -> Network:

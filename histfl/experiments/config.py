@@ -49,6 +49,9 @@ class DataSettings(Settings):
     split: Literal["shards", "cell-iid", "iid", "dirichlet"] = "shards"
     cell_concentration: Positive = 0.5  # of the Dirichlet split, across cells
     client_concentration: Positive = 0.5  # of the Dirichlet split, within a cell
+    strip: tuple[Literal["headers", "footers", "quotes"], ...] = ()  # of texts: parts that are left out
+    max_length: Annotated[int, Field(strict=True, ge=1, le=10**6)] = 128  # of texts: tokens, the first ones
+    tokenizer: str | None = None  # of texts: a pretrained model's; default: that of model.base
 
 
 class NetworkSettings(Settings):
