@@ -25,12 +25,13 @@ from histfl.errors import UsageError
 Head = Literal["trained", "frozen"]
 Pooling = Literal["auto", "last", "mean"]
 BaseDtype = Literal["float32", "bfloat16"]
+DEFAULT_BASE = "gpt2"
 
 
 def lora(
     input_shape: Sequence[int],
     num_classes: int,
-    base: str = "gpt2",
+    base: str = DEFAULT_BASE,
     rank: int = 16,
     alpha: float = 32.0,
     target_modules: Sequence[str] = (),
