@@ -25,7 +25,10 @@ _HOMES = {
     **{key: ("data", key) for key in DataSettings.model_fields if key != "name"},
     **{key: ("training", key) for key in TrainingSettings.model_fields},
     **{key: ("method", key) for key in MethodSettings.model_fields if key != "name"},
-    **{key: ("network", key) for key in ("participants", "dropout", "cycles_per_step", "energy_coefficient")},
+    **{
+        key: ("network", key)
+        for key in ("active_cells", "participants", "dropout", "cycles_per_step", "energy_coefficient")
+    },
     "theory_every": ("theory", "every"),
 }
 
@@ -50,8 +53,8 @@ def train(
 
     The sets are torch Datasets of (input, target) or pairs of tensors; the model returns scores
     [sample, class]. Further keywords are keys of the configuration: rounds, edge_rounds, local_steps,
-    batch_size, learning_rate, split, sizes, include, exclude, participants, dropout, theory_every and the
-    others of its sections. `uplink` is a name or a table of that section. `loss(outputs, targets)` is the
+    batch_size, learning_rate, split, sizes, include, exclude, active_cells, participants, dropout,
+    theory_every and the others of its sections. `uplink` is a name or a table of that section. `loss(outputs, targets)` is the
     mean over the batch. With `out`, the run is kept in that folder with its report and can be resumed; `on_round` is
     called with every round's record. BatchNorm statistics of the returned model are recomputed from the
     clients' data, also those of frozen layers.

@@ -70,6 +70,11 @@ def read_run(path: Path) -> BoundRun:
             f"{path} is a run of method {config.method.name!r}; the theorems are about disjoint submodels "
             "that cover the model, so give a run of method 'hist'"
         )
+    if config.network.active_cells != "all":
+        raise UsageError(
+            f"{path} is a run with network.active_cells = {config.network.active_cells}; the theorems are about "
+            "networks in which every cell trains in every round, so give a run without it"
+        )
     records = tuple(folder.read_rounds())
     if not any("theory" in record for record in records):
         raise UsageError(

@@ -205,17 +205,18 @@ def build(
         uplink=build_uplink(config, cut.num_parameters, bits),
         seeds=seeds,
     )
-    participants = config.network.participants
+    participation = build_participation(config)
+    policy = size_policy(
+        config.method, cut, network, task.uplink, shared=shared, num_active=participation.num_cells(network)
+    )
     return Experiment(
         config=_with_network(config, network),
         hist=Hist(
             task=task,
             network=network,
             plan=cut,
-            sizes=size_policy(config.method, cut, network, task.uplink, shared=shared),
-            participation=Participation(
-                per_cell=None if participants == "all" else participants, dropout=config.network.dropout
-            ),
+            sizes=policy,
+            participation=participation,
             edge_rounds=settings.edge_rounds,
             shared=shared,
         ),
@@ -223,6 +224,16 @@ def build(
         test=test,
         bits_per_parameter=bits,
         engine=choose_engine(engine, task),
+    )
+
+
+def build_participation(config: Config) -> Participation:
+    """Who takes part in a round."""
+    settings = config.network
+    return Participation(
+        per_cell=None if settings.participants == "all" else settings.participants,
+        dropout=settings.dropout,
+        active_cells=None if settings.active_cells == "all" else settings.active_cells,
     )
 
 

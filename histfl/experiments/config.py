@@ -57,7 +57,8 @@ class DataSettings(Settings):
 class NetworkSettings(Settings):
     cells: Count = 4
     clients: Annotated[int, Field(strict=True, ge=1, le=MAX_CLIENTS)] = 60
-    participants: Literal["all"] | Count = "all"  # or a number per cell and edge round
+    active_cells: Literal["all"] | Count = "all"  # or a number, sampled in each global round
+    participants: Literal["all"] | Count = "all"  # or a number per active cell and edge round
     dropout: Fraction = 0.0  # chance that a sampled client's update is lost
     profile: str = "uniform"  # uniform, paper (Sec. VI-C), or a NETWORK.toml
     cpu_hz: Positive = DEFAULT_CPU_HZ  # of the uniform profile
@@ -86,8 +87,8 @@ class TrainingSettings(Settings):
     clip_norm: Positive | None = None
     seed: Seed = 1
     targets: tuple[Fraction, ...] = (0.7, 0.8)
-
     stop_at_targets: Switch = False  # end after the round in which the last target is reached
+
 
 class MethodSettings(Settings):
     name: Literal["hist", "hfedavg", "ist", "overlap"] = "hist"
@@ -127,6 +128,15 @@ class Config(Settings):
     uplink: UplinkSettings = UplinkSettings()
     theory: TheorySettings = TheorySettings()
 
+    @model_validator(mode="after")
+    def _theory_of_all_cells(self) -> Config:
+        if self.theory.every and self.network.active_cells != "all":
+            raise ValueError(
+                f"theory.every = {self.theory.every} with network.active_cells = {self.network.active_cells}: the "
+                "theorems are about networks in which every cell trains in every round; leave out one of the two"
+            )
+        return self
+
     @field_validator("*", mode="before")
     @classmethod
     def _sections_are_tables(cls, value: Any) -> Any:
@@ -134,16 +144,6 @@ class Config(Settings):
             raise ValueError("a section is a table of keys, as in [training]")
         return value
 
-    def to_toml(self) -> str:
-        """The configuration as a TOML file, every key with its value; a key that is unset is left out."""
-        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
-
-
-def preset_names() -> list[str]:
-    """The configurations that come with the package."""
-    folder = resources.files("histfl.experiments") / "presets"
-    return sorted(
-        entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml")
     def identity(self) -> dict[str, dict[str, Any]]:
         """The settings that decide a round's numbers: all but when to end and which targets to report."""
         return without(self.model_dump(mode="json", exclude_none=True), REPORTING)
@@ -152,11 +152,11 @@ def preset_names() -> list[str]:
         """A checksum of the identity: runs that share it have the same rounds, as far as both go."""
         return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()
 
-    )
+    def to_toml(self) -> str:
+        """The configuration as a TOML file, every key with its value; a key that is unset is left out."""
+        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
 
 
-def load_config(source: str, settings: Sequence[str] = ()) -> Config:
-    """A preset's or a file's configuration, changed by `section.key=value` settings."""
 REPORTING = (("training", "rounds"), ("training", "targets"), ("training", "stop_at_targets"))
 
 
@@ -170,6 +170,16 @@ def without(
     }
 
 
+def preset_names() -> list[str]:
+    """The configurations that come with the package."""
+    folder = resources.files("histfl.experiments") / "presets"
+    return sorted(
+        entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml")
+    )
+
+
+def load_config(source: str, settings: Sequence[str] = ()) -> Config:
+    """A preset's or a file's configuration, changed by `section.key=value` settings."""
     if source in preset_names():
         text = (resources.files("histfl.experiments") / "presets" / f"{source}.toml").read_text("utf-8")
         tables, place = tomllib.loads(text), f"preset {source}"

@@ -24,11 +24,11 @@ def pictures(experiment: Experiment, last: Record) -> dict[str, Any]:
 
 
 def partition_picture(experiment: Experiment, record: Record) -> dict[str, Any]:
-    """The owner of every unit, layer by layer, in the round of `record`.
+    """The owner of every unit, layer by layer, in the round of `record`: a place among its cells.
 
     The round's stream deals the units out again: the same draw as in training, so nothing needs keeping.
     """
-    run, cells = experiment.hist, experiment.hist.network.num_cells
+    run, cells = experiment.hist, len(record["units"])
     counts = np.array(record["units"], dtype=np.int64).reshape(cells, len(run.plan.groups))
     stream = run.task.seeds.numpy("partition", record["round"] - 1)
     submodels = draw(run.plan, counts, stream, shared=run.shared)
@@ -42,7 +42,13 @@ def partition_picture(experiment: Experiment, record: Record) -> dict[str, Any]:
             owner[units] = cell
         owner[holders > 1] = SHARED
         layers.append({"name": group.name, "units": group.num_units, "owner": owner[:UNITS].tolist()})
-    return {"round": record["round"], "cells": cells, "groups": len(run.plan.groups), "layers": layers}
+    return {
+        "round": record["round"],
+        "cells": cells,
+        "active_cells": record.get("active_cells"),
+        "groups": len(run.plan.groups),
+        "layers": layers,
+    }
 
 
 def label_picture(experiment: Experiment) -> dict[str, Any]:

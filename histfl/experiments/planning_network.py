@@ -171,6 +171,11 @@ def plan_network(config: Config, cut: CutModel, draws: int | None = None) -> Net
 
     They are the first rounds of a run with the same configuration, so that a plan foretells that run.
     """
+    if config.network.active_cells != "all":
+        raise UsageError(
+            f"network.active_cells = {config.network.active_cells}: a plan sizes all cells of a network; "
+            "leave the key out, or plan a network of as many cells"
+        )
     network = build_network(config)
     if draws is None:
         draws = max(MIN_DRAWS, min(DEFAULT_DRAWS, CELLS_DRAWN // network.num_cells))
@@ -247,13 +252,10 @@ def _drawn_costs(
     participants = config.network.participants
     participation = Participation(per_cell=None if participants == "all" else participants)
     seeds = Seeds(config.training.seed)
-    cells = [network.cell(index) for index in range(network.num_cells)]
     nothing = [None] * network.num_cells
     for t in range(draws):
         if t == 0 or participants != "all":  # otherwise the same clients send in every round
-            schedules = [
-                participation.schedule(cell, config.training.edge_rounds, t, seeds) for cell in cells
-            ]
+            schedules = participation.schedules(network, config.training.edge_rounds, t, seeds)
             # Over the air the time depends on no channel, and a draw would optimise every beam in vain.
             undrawn = {
                 name: uplink_cost(uplinks[name], network, schedules, nothing)

@@ -31,12 +31,15 @@ TOTALS = (
 def round_record(
     experiment: Experiment, outcome: RoundOutcome, evaluation: Evaluation, previous: Record | None
 ) -> Record:
-    """One line of rounds.jsonl. `round` counts from 1; the costs are totals since the start."""
+    """One line of rounds.jsonl. `round` counts from 1; the costs are totals since the start.
+
+    Lists by cell are of the round's cells: those numbered in `active_cells`, or all where that is null.
+    """
     num_clients = experiment.hist.network.num_clients
     sizes = [int(size) * experiment.bits_per_parameter / 8 for size in outcome.parameters]
     sent = [schedule.transmissions for schedule in outcome.schedules]
     losses = [result.loss for result in outcome.results if result.loss is not None]
-    cost = outcome.cost
+    cost, cells = outcome.cost, [schedule.cell for schedule in outcome.schedules]
     spent = {
         "megabytes_per_client": sum(b * n for b, n in zip(sizes, sent, strict=True)) / num_clients / MEGABYTE,
         "edge_cloud_megabytes": sum(sizes) / MEGABYTE,
@@ -55,9 +58,10 @@ def round_record(
             "compute_seconds": cost.compute_seconds,
             "uplink_seconds": cost.uplink_seconds,
             "predicted_seconds": outcome.choice.predicted_seconds,
-            "slowest_cell": cost.slowest_cell,
+            "slowest_cell": cells[cost.slowest_cell],
             "cell_seconds": cost.cell_seconds.tolist(),
         },
+        "active_cells": cells if len(cells) < experiment.hist.network.num_cells else None,
         "submodel_parameters": outcome.parameters.tolist(),
         "units": outcome.choice.counts.tolist(),
         "cap": outcome.choice.cap,
@@ -72,10 +76,6 @@ def round_record(
     }
 
 
-def summarise(
-    config: Config, records: Sequence[Record], *, about: dict[str, Any], wall_seconds: float
-) -> Record:
-    """The run's answer (summary.json); `about` names what the records do not say."""
 def done(config: Config, records: Sequence[Record]) -> bool:
     """Whether the records are all that the configuration asks for."""
     return len(records) >= config.training.rounds or _at_targets(config, records)
@@ -88,6 +88,10 @@ def _at_targets(config: Config, records: Sequence[Record]) -> bool:
     return settings.stop_at_targets and bool(settings.targets) and best >= max(settings.targets)
 
 
+def summarise(
+    config: Config, records: Sequence[Record], *, about: dict[str, Any], wall_seconds: float
+) -> Record:
+    """The run's answer (summary.json); `about` names what the records do not say."""
     last, accuracies = records[-1], [record["accuracy"] for record in records]
     return {
         "method": config.method.name,
@@ -98,28 +102,31 @@ def _at_targets(config: Config, records: Sequence[Record]) -> bool:
         "sizes": config.method.sizes,
         **about,
         "rounds": len(records),
+        "stopped_at_targets": _at_targets(config, records),
         "seed": config.training.seed,
+        "active_cells": last.get("active_cells"),  # whose these are; null: all
         "submodel_parameters": last["submodel_parameters"],
         "final_accuracy": accuracies[-1],
         "best_accuracy": max(accuracies),
-        "stopped_at_targets": _at_targets(config, records),
         "final_loss": last["loss"],
         **{name: last[name] for name in TOTALS},
-        "to_target": {f"{target:g}": _reached(records, target) for target in config.training.targets},
+        "to_target": {f"{target:g}": reached(records, target) for target in config.training.targets},
         "wall_seconds": wall_seconds,
         "client_steps_per_second": last["client_steps"] / wall_seconds if wall_seconds > 0 else None,
         "versions": versions(),
     }
 
 
-def scalars(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
-    """The numbers of a record or summary by path, such as latency/uplink_seconds; lists by cell number."""
+def scalars(values: Mapping[str, Any], prefix: str = "", *, by_cell: bool = True) -> dict[str, float]:
+    """The numbers of a record or summary by path, such as latency/uplink_seconds; lists by cell number,
+    unless the cells change from round to round."""
+    by_cell = by_cell and values.get("active_cells") is None
     found: dict[str, float] = {}
     for key, value in values.items():
         path = f"{prefix}{key}"
         if isinstance(value, Mapping):
-            found |= scalars(value, f"{path}/")
-        elif isinstance(value, list) and key in ("cell_seconds", "submodel_parameters"):
+            found |= scalars(value, f"{path}/", by_cell=by_cell)
+        elif by_cell and isinstance(value, list) and key in ("cell_seconds", "submodel_parameters"):
             found |= scalars({f"cell_{cell}": number for cell, number in enumerate(value)}, f"{path}/")
         elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
             found[path] = value
@@ -135,7 +142,8 @@ def versions() -> dict[str, str]:
     return {"histfl": own, "python": platform.python_version(), "torch": torch.__version__}
 
 
-def _reached(records: Sequence[Record], target: float) -> Record | None:
+def reached(records: Sequence[Record], target: float) -> Record | None:
+    """The round that first came to the accuracy `target`, and what it had cost until then."""
     for record in records:
         if record["accuracy"] >= target:
             return {key: record[key] for key in ("round", "megabytes_per_client", "simulated_seconds")}

@@ -18,44 +18,49 @@ from histfl.training.hist import SizeChoice, SizePolicy
 from histfl.training.jobs import CellLink
 from histfl.training.methods import METHODS
 
+_Counts = Callable[[Sequence[CellSchedule], Cost], Ints]  # units [cell, group] of a round's cells
+
 
 def size_policy(
-    settings: MethodSettings, plan: Plan, network: Network, uplink: Uplink, *, shared: float
+    settings: MethodSettings, plan: Plan, network: Network, uplink: Uplink, *, shared: float, num_active: int
 ) -> SizePolicy:
-    """The policy that `method.sizes` names, over the units of `plan` that are not shared."""
-    counts_for = _counts(settings, plan, network.num_cells, shared)
+    """The policy that `method.sizes` names, over the units of `plan` that are not shared, for the
+    `num_active` cells of a round."""
+    counts_for = _counts(settings, plan, network.num_cells, num_active, shared)
     held = shared_units(plan, shared)
     capped = settings.sizes in ("optimised", "proportional") and plan.groups
     cap = settings.cap if capped else None
 
     def choose(schedules: Sequence[CellSchedule], links: Sequence[CellLink]) -> SizeChoice:
         cost = uplink_cost(uplink, network, schedules, links)
-        counts = counts_for(cost)
+        counts = counts_for(schedules, cost)
         seconds = float(cost.seconds(plan.sizes(counts + held)).max())
         return SizeChoice(counts, seconds, cap)
 
     return choose
 
 
-def _counts(settings: MethodSettings, plan: Plan, num_cells: int, shared: float) -> Callable[[Cost], Ints]:
-    """Units [cell, group] under a round's cost; uniform and given sizes are the same in every round."""
+def _counts(settings: MethodSettings, plan: Plan, num_cells: int, num_active: int, shared: float) -> _Counts:
+    """Sizes by name or by the shares [cell of the network]; the uniform ones are the same in every round."""
+    even = even_counts(plan, num_active, shared=shared)
     if settings.sizes == "uniform" or not plan.groups:
-        even = even_counts(plan, num_cells, shared=shared)
-        return lambda cost: even
+        return lambda schedules, cost: even
     if isinstance(settings.sizes, tuple):
         if len(settings.sizes) != num_cells:
             raise UsageError(
                 f"method.sizes has {len(settings.sizes)} shares for {num_cells} cells; give one share a cell"
             )
-        given = share_counts(plan, np.array(settings.sizes), shared=shared)
-        return lambda cost: given
+        shares = np.array(settings.sizes)
+        return lambda schedules, cost: share_counts(
+            plan, shares[[schedule.cell for schedule in schedules]], shared=shared
+        )
     if METHODS[settings.name].scheme == "every":
         raise UsageError(
             f"method.sizes = {settings.sizes!r} with method.name = {settings.name!r}: where every layer is cut, "
             "sizes do not add up; use uniform or a list of shares"
         )
     policy, layers = policy_named(settings.sizes), cut_layers(plan, shared)
-    return lambda cost: policy(SizingProblem(layers, cost, settings.cap))
+    return lambda schedules, cost: policy(SizingProblem(layers, cost, settings.cap))
 
 
 def cut_layers(plan: Plan, shared: float = 0.0) -> CutLayers:

@@ -52,12 +52,11 @@ class Network:
             raise UsageError("a network needs at least one cell")
         if (empty := np.flatnonzero(self.clients_per_cell < 1)).size:
             raise UsageError(f"cell {empty[0]} has no client; every cell needs at least one")
+        clients = int(self.clients_per_cell.sum())
         for name in ("cpu_hz", "snr", "transmit_power_w"):
             values = getattr(self, name)
-            if values.shape != (self.num_clients,):
-                raise UsageError(
-                    f"{name} has shape {values.shape}; it needs ({self.num_clients},), one a client"
-                )
+            if values.shape != (clients,):
+                raise UsageError(f"{name} has shape {values.shape}; it needs ({clients},), one a client")
             bad = np.flatnonzero(~(np.isfinite(values) & (values > 0)))
             if bad.size:
                 raise UsageError(
@@ -70,7 +69,7 @@ class Network:
 
     @property
     def num_clients(self) -> int:
-        return int(self.clients_per_cell.sum())
+        return len(self.cpu_hz)
 
     @cached_property
     def offsets(self) -> Ints:

@@ -6,7 +6,6 @@ from histfl.sizing.milp import MilpResult, solve_milp
 from histfl.sizing.policies import (
     POLICIES,
     Policy,
-    given,
     optimised,
     policy_named,
     proportional,
@@ -27,7 +26,6 @@ __all__ = [
     "Sizes",
     "SizingProblem",
     "cap_ratio",
-    "given",
     "imbalance",
     "optimal_counts",
     "optimal_sizes",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
 from histfl.errors import UsageError
 from histfl.network.network import Floats, Ints
-from histfl.partition import check_enough_units, deal_by_shares, deal_evenly
+from histfl.partition import check_enough_units, deal_evenly
 from histfl.sizing.costs import AffineCost
 from histfl.sizing.layers import optimal_counts, relaxed_sizes
 from histfl.sizing.problem import Sizes, SizingProblem, imbalance
@@ -52,33 +52,14 @@ def optimised(problem: SizingProblem) -> Ints:
     return min(counts, equal, key=lambda each: float(_seconds(problem, each).max()))
 
 
-def given(shares: Sequence[float]) -> Policy:
-    """The policy that gives cell j the share shares[j] of every layer, to the nearest unit, at least one."""
-    values = np.asarray(shares, dtype=np.float64)
-    if values.ndim != 1 or not (np.isfinite(values) & (values > 0)).all():
-        raise UsageError(f"shares = {list(shares)}: every cell needs a positive share")
-    if abs(values.sum() - 1) > 1e-6:
-        raise UsageError(f"shares = {list(shares)} add up to {values.sum():g}; they must add up to 1")
-
-    def policy(problem: SizingProblem) -> Ints:
-        if len(values) != problem.num_cells:
-            raise UsageError(f"{len(values)} shares for {problem.num_cells} cells; give one a cell")
-        check_enough_units(problem.layers.units, problem.num_cells, problem.layers.names)
-        return deal_by_shares(problem.layers.units, values)
-
-    return policy
-
-
 POLICIES: dict[str, Policy] = {"uniform": uniform, "proportional": proportional, "optimised": optimised}
 
 
-def policy_named(sizes: str | Sequence[float]) -> Policy:
-    """The policy of that name, or of that list of shares."""
-    if not isinstance(sizes, str):
-        return given(sizes)
+def policy_named(sizes: str) -> Policy:
+    """The policy of that name."""
     if sizes not in POLICIES:
         near = difflib.get_close_matches(sizes, POLICIES, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"use {', '.join(POLICIES)} or a list of shares"
+        hint = f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(POLICIES)}"
         raise UsageError(f"sizes = {sizes!r} is not known; {hint}")
     return POLICIES[sizes]
 
@@ -87,7 +68,7 @@ def size(problem: SizingProblem, policy: Policy = optimised) -> Sizes:
     """The policy's counts with parameters, seconds and a certificate.
 
     The bound holds for all counts within the problem's cap, or within the least cap that admits these
-    counts where they go beyond it (`uniform` and `given` do not look at the cap), so the gap is never
+    counts where they go beyond it (`uniform` does not look at the cap), so the gap is never
     below zero.
     """
     counts = policy(problem)

@@ -17,13 +17,13 @@ from histfl.wireless.uplinks import Ideal
 def uplink_cost(
     uplink: Uplink, network: Network, schedules: Sequence[CellSchedule], links: Sequence[CellLink]
 ) -> AffineCost | AirCompCost:
-    """Seconds a global round takes in every cell, by its submodel's size.
+    """Seconds a global round takes in each of its cells, by the submodel's size.
 
     Computing and orthogonal uplinks take time in proportion to the size, so one measured size tells all;
     over the air, the time is a whole number of symbols in each edge round.
     """
-    no_fixed_part = np.zeros(network.num_cells)
-    size = np.full(network.num_cells, 10**6, dtype=np.int64)
+    no_fixed_part = np.zeros(len(schedules))
+    size = np.full(len(schedules), 10**6, dtype=np.int64)
     if isinstance(uplink, OverTheAir):
         computing = Ideal(uplink.computing).cost(network, schedules, [None] * len(links), size)
         edge_rounds = len(schedules[0].sampled)

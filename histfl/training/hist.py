@@ -23,7 +23,7 @@ from histfl.training.participation import CellSchedule, Participation
 @dataclass(frozen=True)
 class SizeChoice:
     """The units [cell, group] of a round's submodels, the seconds that the choice promises, and the cap it
-    kept: no cell holds more than cap / num_cells of a group (None: it looked at no cap)."""
+    kept: none of the n cells of the round holds more than cap / n of a group (None: it looked at no cap)."""
 
     counts: Ints
     predicted_seconds: float | None = None
@@ -51,7 +51,8 @@ class Hist:
 class RoundOutcome:
     """What one global round did: the merged model and how it came about.
 
-    `parameters` are the trained numbers [cell] of the submodels.
+    `parameters` are the trained numbers [cell] of the submodels. Cells are those that took part, in the
+    order of `schedules`, which name them.
     """
 
     round: int
@@ -65,20 +66,24 @@ class RoundOutcome:
 
 
 def hist(run: Hist, state: State, engine: Engine, *, first_round: int, rounds: int) -> Iterator[RoundOutcome]:
-    """Train from `state` (all parameters) and yield after every global round (Algorithm 1, lines 2-13)."""
+    """Train from `state` (all parameters) and yield after every global round (Algorithm 1, lines 2-13).
+
+    Where the cloud samples cells, a round is Algorithm 1 on the network of the sampled ones.
+    """
     task, network, seeds = run.task, run.network, run.task.seeds
-    cells = [network.cell(index) for index in range(network.num_cells)]
     for t in range(first_round, rounds):
-        schedules = tuple(run.participation.schedule(cell, run.edge_rounds, t, seeds) for cell in cells)
+        schedules = run.participation.schedules(network, run.edge_rounds, t, seeds)
         links = task.uplink.draw(network, schedules, t, seeds)
         choice = run.sizes(schedules, links)
         submodels = draw(run.plan, choice.counts, seeds.numpy("partition", t), shared=run.shared)
         jobs = [
-            CellJob(task, cell, t, *_compact(run.plan, state, submodel), schedule, link)
-            for cell, submodel, schedule, link in zip(cells, submodels, schedules, links, strict=True)
+            CellJob(
+                task, network.cell(schedule.cell), t, *_compact(run.plan, state, submodel), schedule, link
+            )
+            for submodel, schedule, link in zip(submodels, schedules, links, strict=True)
         ]
         results = tuple(engine.run(jobs))
-        _check_finite(results, t)
+        _check_finite(jobs, results)
         state = merge(state, ((s, r.state) for s, r in zip(submodels, results, strict=True)))
         parameters = np.array([sum(x.numel() for x in job.start.values()) for job in jobs])
         cost = task.uplink.cost(network, schedules, links, parameters)
@@ -92,10 +97,10 @@ def _compact(plan: Plan, state: State, submodel: Submodel) -> tuple[State, State
     return extract(trained, submodel), extract(frozen, submodel)
 
 
-def _check_finite(results: Sequence[CellResult], round: int) -> None:
-    for cell, result in enumerate(results):
+def _check_finite(jobs: Sequence[CellJob], results: Sequence[CellResult]) -> None:
+    for job, result in zip(jobs, results, strict=True):
         if result.loss is not None and not math.isfinite(result.loss):
             raise DivergedError(
-                f"training diverged in round {round + 1}, cell {cell}: the loss is {result.loss}; "
+                f"training diverged in round {job.round + 1}, cell {job.cell.index}: the loss is {result.loss}; "
                 "lower training.learning_rate or set training.clip_norm"
             )

@@ -30,7 +30,7 @@ class RoundCost:
     """Time and energy of one global round (HIST Sec. IV-A).
 
     A cell takes `cell_seconds` [cell]; the round waits for `slowest_cell`, whose seconds are split
-    into the computing and the uplink of its slowest clients.
+    into the computing and the uplink of its slowest clients. Cells are counted among those of the round.
     """
 
     cell_seconds: Floats
@@ -105,7 +105,11 @@ class CellJob:
 @dataclass(frozen=True)
 class CellResult:
     """The cell's submodel after its edge rounds, the mean training loss of its client steps (NaN-free
-    unless training diverged; None if no client took part) and the mean error of its edge estimates."""
+    unless training diverged; None if no client took part) and the mean error of its edge estimates.
+
+    `client_steps` were carried out here: an update that will be lost changes nothing, so its steps are
+    not. Its client computes and sends all the same, and a round's seconds and joules count it.
+    """
 
     state: State
     loss: float | None

@@ -1,4 +1,7 @@
-"""Which clients take part in an edge round, and whose updates are lost (HIST Sec. II-C, III-C)."""
+"""Which cells and clients take part, and whose updates are lost (HIST Sec. II-C, III-C).
+
+The work grows with those that take part, not with the network.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,19 @@ import numpy as np
 import torch
 
 from histfl.errors import UsageError
-from histfl.network import Cell
+from histfl.network import Cell, Network
 from histfl.network.network import Ints
-from histfl.seeds import Seeds, random_bits, random_uniform
+from histfl.seeds import Seeds, random_uniform
 
 
 @dataclass(frozen=True)
 class CellSchedule:
-    """One cell's global round: per edge round, positions [client] within the cell.
+    """The global round of cell number `cell`: per edge round, positions [client] within the cell.
 
     `sampled` clients train and transmit; the updates of `arrived`, a subset, reach the edge.
     """
 
+    cell: int
     sampled: tuple[Ints, ...]
     arrived: tuple[Ints, ...]
 
@@ -30,36 +34,68 @@ class CellSchedule:
 
 @dataclass(frozen=True)
 class Participation:
-    """`per_cell` clients (None: all) sampled uniformly in each cell and edge round; each sampled
-    client's update is lost with probability `dropout`, independently."""
+    """`active_cells` cells (None: all) sampled uniformly in each global round; in each of them `per_cell`
+    clients (None: all) sampled uniformly in each edge round; each sampled client's update is lost with
+    probability `dropout`, independently.
+
+    The other cells do nothing in that round: the cloud cuts the model for the active ones alone.
+    """
 
     per_cell: int | None = None
     dropout: float = 0.0
+    active_cells: int | None = None
 
     def __post_init__(self) -> None:
         if self.per_cell is not None and self.per_cell < 1:
             raise UsageError(f"participants = {self.per_cell}; at least one client a cell must take part")
         if not 0 <= self.dropout <= 1:
             raise UsageError(f"dropout = {self.dropout}; it is a probability from 0 to 1")
+        if self.active_cells is not None and self.active_cells < 1:
+            raise UsageError(f"active_cells = {self.active_cells}; at least one cell must take part")
+
+    def num_cells(self, network: Network) -> int:
+        """How many cells take part in a global round."""
+        if self.active_cells is None:
+            return network.num_cells
+        if self.active_cells > network.num_cells:
+            raise UsageError(
+                f"active_cells = {self.active_cells}, but the network has {network.num_cells} cells; "
+                "let at most as many take part"
+            )
+        return self.active_cells
+
+    def cells(self, network: Network, round: int, seeds: Seeds) -> Ints:
+        """The numbers of the cells of a global round, ascending."""
+        active = self.num_cells(network)
+        if active == network.num_cells:
+            return np.arange(active)
+        return _subset(seeds.numpy("active-cells", round), network.num_cells, active)
+
+    def schedules(
+        self, network: Network, edge_rounds: int, round: int, seeds: Seeds
+    ) -> tuple[CellSchedule, ...]:
+        """Draw one global round of all its cells."""
+        cells = self.cells(network, round, seeds).tolist()
+        return tuple(self.schedule(network.cell(cell), edge_rounds, round, seeds) for cell in cells)
 
     def schedule(self, cell: Cell, edge_rounds: int, round: int, seeds: Seeds) -> CellSchedule:
-        """Draw one global round of `cell`; a client's fate depends on (round, edge round, client) alone."""
-        clients = torch.arange(cell.num_clients)
-        ids = clients + cell.first_client
-        edges = torch.arange(edge_rounds)[:, None]
-        sampled = clients.expand(edge_rounds, -1)
+        """Draw one global round of `cell`, by (round, cell) alone; whether a sampled client's update is
+        lost depends on (round, edge round, client) alone."""
         if self.per_cell is not None and self.per_cell < cell.num_clients:
-            order = random_bits(seeds.key("participation", round), edges, ids).argsort(dim=1)
-            sampled = order[:, : self.per_cell].sort(dim=1).values
-        arrived = torch.ones_like(sampled, dtype=torch.bool)
+            generator = seeds.numpy("participation", round, cell.index)
+            sampled = [_subset(generator, cell.num_clients, self.per_cell) for _ in range(edge_rounds)]
+        else:
+            sampled = [np.arange(cell.num_clients)] * edge_rounds
+        arrived = sampled
         if self.dropout > 0:
-            chance = random_uniform(seeds.key("dropout", round), edges, sampled + cell.first_client)
-            arrived = chance >= self.dropout
-        return CellSchedule(
-            sampled=tuple(_array(row) for row in sampled),
-            arrived=tuple(_array(row[kept]) for row, kept in zip(sampled, arrived, strict=True)),
-        )
+            clients = torch.from_numpy(np.stack(sampled)) + cell.first_client
+            chance = random_uniform(
+                seeds.key("dropout", round), torch.arange(edge_rounds)[:, None], clients
+            ).numpy()
+            arrived = [own[kept] for own, kept in zip(sampled, chance >= self.dropout, strict=True)]
+        return CellSchedule(cell=cell.index, sampled=tuple(sampled), arrived=tuple(arrived))
 
 
-def _array(positions: torch.Tensor) -> Ints:
-    return positions.numpy().astype(np.int64)
+def _subset(generator: np.random.Generator, of: int, count: int) -> Ints:
+    """`count` different numbers below `of`, ascending, in work that grows with `count`."""
+    return np.sort(generator.choice(of, count, replace=False, shuffle=False))

@@ -43,11 +43,12 @@ class Computing:
 class Transmissions:
     """Every transmission of a global round, flat: the sampled clients of each cell and edge round.
 
-    `slot` counts (cell, edge round) pairs; the transmissions of a slot stand next to each other and
-    happen at the same time. All arrays are [transmission].
+    `place` is the cell's among the round's; `client` counts in the whole network. `slot` counts (cell,
+    edge round) pairs; the transmissions of a slot stand next to each other and happen at the same time.
+    All arrays are [transmission].
     """
 
-    cell: Ints
+    place: Ints
     client: Ints
     slot: Ints
     senders: Ints
@@ -55,11 +56,12 @@ class Transmissions:
     @classmethod
     def of(cls, network: Network, schedules: Sequence[CellSchedule]) -> Transmissions:
         counts = np.array([len(clients) for schedule in schedules for clients in schedule.sampled])
-        cell_of_slot = np.repeat(np.arange(len(schedules)), [len(s.sampled) for s in schedules])
+        first_client = network.offsets[[schedule.cell for schedule in schedules]]
+        place_of_slot = np.repeat(np.arange(len(schedules)), [len(s.sampled) for s in schedules])
         slot = np.repeat(np.arange(len(counts)), counts)
         position = np.concatenate([clients for schedule in schedules for clients in schedule.sampled])
-        cell = cell_of_slot[slot]
-        return cls(cell=cell, client=network.offsets[cell] + position, slot=slot, senders=counts[slot])
+        place = place_of_slot[slot]
+        return cls(place=place, client=first_client[place] + position, slot=slot, senders=counts[slot])
 
 
 def round_cost(
@@ -77,17 +79,15 @@ def round_cost(
     An edge round lasts as long as its slowest client's computing and uplink (HIST Eq. (19)); a cell's edge rounds
     follow each other, and the cloud waits for the slowest cell.
     """
-    cycles = computing.cycles(parameters[sent.cell])
+    cycles = computing.cycles(parameters[sent.place])
     cpu_hz = network.cpu_hz[sent.client]
     working = compute_seconds(cycles, cpu_hz)
     total = working + uplink_seconds
     # The slowest transmission of each slot: the last one after sorting by (slot, seconds).
     order = np.lexsort((total, sent.slot))
     slowest = order[np.flatnonzero(np.diff(sent.slot[order], append=-1))]
-    num_cells = network.num_cells
-    cell_seconds = np.bincount(sent.cell[slowest], total[slowest], num_cells).astype(np.float64)
-    cell = int(cell_seconds.argmax())
-    waited_for = slowest[sent.cell[slowest] == cell]
+    cell_seconds = np.bincount(sent.place[slowest], total[slowest], len(parameters)).astype(np.float64)
+    waited_for = slowest[sent.place[slowest] == cell_seconds.argmax()]
     energy = energy_joules(
         cycles,
         cpu_hz,

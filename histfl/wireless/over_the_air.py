@@ -88,7 +88,8 @@ class OverTheAir:
         self, network: Network, schedules: Sequence[CellSchedule], round: int, seeds: Seeds
     ) -> Sequence[AirLink]:
         channels: dict[tuple[int, int], torch.Tensor] = {}
-        for cell, schedule in enumerate(schedules):
+        for schedule in schedules:
+            cell = schedule.cell
             generator = seeds.torch("channel", round, cell)
             snr = torch.from_numpy(network.cell(cell).snr)
             for edge_round, clients in enumerate(schedule.arrived):
@@ -98,18 +99,20 @@ class OverTheAir:
         beams = _beams(channels)
         return [
             AirLink(
-                channels=tuple(channels.get((cell, e)) for e in range(len(schedule.arrived))),
-                beams=tuple(beams.get((cell, e)) for e in range(len(schedule.arrived))),
-                noise_seeds=tuple(seeds.key("noise", round, cell, e) for e in range(len(schedule.arrived))),
+                channels=tuple(channels.get((schedule.cell, e)) for e in range(len(schedule.arrived))),
+                beams=tuple(beams.get((schedule.cell, e)) for e in range(len(schedule.arrived))),
+                noise_seeds=tuple(
+                    seeds.key("noise", round, schedule.cell, e) for e in range(len(schedule.arrived))
+                ),
             )
-            for cell, schedule in enumerate(schedules)
+            for schedule in schedules
         ]
 
     def cost(
         self, network: Network, schedules: Sequence[CellSchedule], links: Sequence[AirLink], parameters: Ints
     ) -> RoundCost:
         sent = Transmissions.of(network, schedules)
-        return round_cost(network, sent, parameters, self.computing, self._seconds(parameters)[sent.cell])
+        return round_cost(network, sent, parameters, self.computing, self._seconds(parameters)[sent.place])
 
     def _seconds(self, parameters: Ints) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
         return aircomp_seconds(

@@ -65,10 +65,10 @@ class Orthogonal:
     ) -> Sequence[Floats]:
         """A cell's link: the maximal-ratio gains ||channel||^2 of its transmissions, in their order."""
         links = []
-        for cell, schedule in enumerate(schedules):
+        for schedule in schedules:
             sent = np.concatenate(schedule.sampled)
             clients, places = np.unique(sent, return_inverse=True)
-            generator = seeds.torch("channel", round, cell)
+            generator = seeds.torch("channel", round, schedule.cell)
             channels = draw_channels(self.channel, len(clients), self.antennas, generator)
             links.append(channel_gains(channels)[places])
         return links
@@ -95,7 +95,7 @@ class Orthogonal:
                 bandwidth_hz=self.bandwidth_hz,
                 double_count_clients=self.double_count_clients,
             )
-        seconds = uplink_seconds(parameters[sent.cell], rates, bits_per_parameter=self.bits_per_parameter)
+        seconds = uplink_seconds(parameters[sent.place], rates, bits_per_parameter=self.bits_per_parameter)
         on_air = 1.0 if self.access == "fdma" else 1.0 / sent.senders
         return round_cost(network, sent, parameters, self.computing, seconds, on_air=on_air)
 

@@ -78,6 +78,7 @@ def test_share_counts_add_up_and_follow_the_shares(units, shares, shared) -> Non
 def test_share_counts_by_hand() -> None:
     assert share_counts(plan_of(12), np.array([1.0, 1, 2, 2])).ravel().tolist() == [2, 2, 4, 4]
     assert share_counts(plan_of(10), np.array([0.5, 0.3, 0.2])).ravel().tolist() == [5, 3, 2]
+    assert share_counts(plan_of(10), np.array([0.46, 0.33, 0.21])).ravel().tolist() == [5, 3, 2]
     assert share_counts(plan_of(10), np.array([1000.0, 1, 1])).ravel().tolist() == [8, 1, 1]
 
 

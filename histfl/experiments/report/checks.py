@@ -28,6 +28,15 @@ class Round(_Read):
     edge_error: Number
     latency: Latency
     submodel_parameters: Annotated[list[Number], Field(min_length=1)]
+    active_cells: list[Count] | None = None
+
+    @model_validator(mode="after")
+    def _cells_are_numbered(self) -> Round:
+        if self.active_cells is not None and len(self.active_cells) != len(self.latency.cell_seconds):
+            raise ValueError(
+                f"{len(self.active_cells)} active cells, but seconds of {len(self.latency.cell_seconds)}"
+            )
+        return self
 
 
 class RoundLine(_Read):
@@ -77,11 +86,14 @@ class Layer(_Read):
 class Partition(_Read):
     round: Count
     cells: Count
+    active_cells: list[Count] | None = None
     groups: Count
     layers: list[Layer]
 
     @model_validator(mode="after")
     def _owners_are_cells(self) -> Partition:
+        if self.active_cells is not None and len(self.active_cells) != self.cells:
+            raise ValueError(f"{len(self.active_cells)} numbers for {self.cells} cells")
         if any(owner >= self.cells for layer in self.layers for owner in layer.owner):
             raise ValueError(f"a unit belongs to a cell that is not among the {self.cells}")
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import plotly.graph_objects as go
 from histfl.experiments.pictures import SHARED
 from histfl.experiments.report.answer import Cell, Column, Table
 from histfl.experiments.report.style import GREY, cell_colours, shown_name, steps
+from histfl.network.network import Floats
 
 Picture = dict[str, Any]
 NAMED_CELLS = 12
@@ -18,14 +20,14 @@ TABLE_CELLS, TABLE_CLASSES = 32, 20
 
 def partition_figure(partition: Picture) -> go.Figure:
     """A row a cut layer, a stripe a unit, coloured by the cell that holds it."""
-    layers, cells = partition["layers"], partition["cells"]
+    layers, cells, numbers = partition["layers"], partition["cells"], _cell_numbers(partition)
     width = max(len(layer["owner"]) for layer in layers)
     owners = np.full((len(layers), width), np.nan)
     for row, layer in enumerate(layers):
         owners[row, : len(layer["owner"])] = layer["owner"]
     shared = bool((owners == SHARED).any())
     colours = ([GREY] if shared else []) + cell_colours(cells)
-    names = (["every cell"] if shared else []) + [f"cell {cell}" for cell in range(cells)]
+    names = (["every cell"] if shared else []) + [f"cell {number}" for number in numbers]
     lowest = SHARED if shared else 0
     figure = go.Figure(
         go.Heatmap(
@@ -34,10 +36,11 @@ def partition_figure(partition: Picture) -> go.Figure:
             zmin=lowest - 0.5,
             zmax=cells - 0.5,
             showscale=len(names) > NAMED_CELLS,
-            colorbar={"title": {"text": "cell"}},
+            colorbar={"title": {"text": "cell" if numbers == list(range(cells)) else "cell, in order"}},
+            customdata=_numbered(owners, numbers),
             xgap=1 if width <= 150 else 0,
             ygap=4,
-            hovertemplate="unit %{x}: cell %{z}<extra></extra>",
+            hovertemplate="unit %{x}: cell %{customdata}<extra></extra>",
         )
     )
     if len(names) <= NAMED_CELLS:
@@ -53,15 +56,26 @@ def partition_figure(partition: Picture) -> go.Figure:
 
 def partition_table(partition: Picture) -> Table:
     """How many of the drawn units each cell holds, layer by layer."""
-    cells = min(partition["cells"], TABLE_CELLS)
-    columns = (Column("layer", "layer"), *(Column(f"cell_{cell}", f"cell {cell}") for cell in range(cells)))
+    numbers = _cell_numbers(partition)[:TABLE_CELLS]
+    columns = (Column("layer", "layer"), *(Column(f"cell_{cell}", f"cell {cell}") for cell in numbers))
     rows = []
     for layer in partition["layers"]:
         owner = np.array(layer["owner"], dtype=int)
         shared = int((owner == SHARED).sum())
-        counts = [int((owner == cell).sum()) + shared for cell in range(cells)]
+        counts = [int((owner == cell).sum()) + shared for cell in range(len(numbers))]
         rows.append((Cell(layer["name"], layer["name"]), *(Cell(str(count), count) for count in counts)))
     return Table(columns, tuple(rows))
+
+
+def _cell_numbers(partition: Picture) -> list[int]:
+    """Whose the places 0, 1, ... are: the active cells of the round, or all."""
+    return partition.get("active_cells") or list(range(partition["cells"]))
+
+
+def _numbered(owners: Floats, numbers: Sequence[int]) -> Floats:
+    """The numbers in the network of cells given by their place; SHARED and nothing as they are."""
+    places = np.nan_to_num(owners, nan=SHARED).astype(int)
+    return np.where(places >= 0, np.array(numbers, dtype=float)[places], owners)
 
 
 def label_figure(labels: Picture) -> go.Figure:

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from histfl.experiments.records import Record
 from histfl.experiments.report.arms import Arm
 from histfl.experiments.report.style import LINE_COLOURS, band_colour, line_style, shown_name
-from histfl.network.network import Floats
+from histfl.network.network import Floats, Ints
 
 AXES = {
     "megabytes_per_client": "megabytes sent by a client",
@@ -90,12 +90,11 @@ def part_figure(arms: Sequence[Arm]) -> go.Figure:
 
 
 def cell_figure(arms: Sequence[Arm]) -> go.Figure:
-    """Which cells a round waits for: seconds of every cell, the mean over the rounds."""
+    """Which cells a round waits for: seconds of every cell, the mean over the rounds that it took part in."""
     figure = go.Figure()
     for index, arm in enumerate(arms):
-        means = by_cell(arm, lambda record: record["latency"]["cell_seconds"]).mean(axis=0)
+        cells, means = cell_means(arm)
         colour = {"color": line_style(index)["color"]}
-        cells = np.arange(len(means))
         if len(means) * len(arms) <= 120:
             figure.add_bar(x=cells, y=means, name=shown_name(arm.label), marker=colour)
         else:
@@ -117,7 +116,7 @@ def size_figure(arms: Sequence[Arm]) -> go.Figure:
             keep = np.unique([0, len(rounds) - 1])
         rounds, sizes = rounds[keep], sizes[:, keep]
         name = shown_name(arm.label)
-        if len(sizes) > SIZE_CELLS:
+        if len(sizes) > SIZE_CELLS or arm.runs[0].records[0].get("active_cells") is not None:
             figure.add_trace(_band(rounds, sizes, index, name))
             sizes = sizes.mean(axis=0, keepdims=True)
         gap = np.full((len(sizes), 1), np.nan)  # ends a cell's line, so that one trace holds all cells
@@ -138,6 +137,16 @@ def size_figure(arms: Sequence[Arm]) -> go.Figure:
 def part_seconds(arm: Arm, part: str) -> float:
     """The mean seconds a round of `compute` or `uplink`."""
     return float(arm.values(lambda record: float(record["latency"][f"{part}_seconds"])).mean())
+
+
+def cell_means(arm: Arm) -> tuple[Ints, Floats]:
+    """The cells that took part in a shown round, and the mean seconds of each; of the arm's first seed."""
+    seconds = by_cell(arm, lambda record: record["latency"]["cell_seconds"])
+    everyone = range(seconds.shape[1])
+    active = [arm.runs[0].records[index].get("active_cells") or everyone for index in arm.shown]
+    cells, places = np.unique(np.array(active), return_inverse=True)
+    times = np.bincount(places.ravel())
+    return cells, np.bincount(places.ravel(), seconds.ravel()) / times
 
 
 def by_cell(arm: Arm, read: Callable[[Record], Sequence[float]]) -> Floats:

@@ -121,14 +121,16 @@ def _latency(arms: Sequence[Arm]) -> list[Plot]:
         Plot("Seconds a round, by part", "Of the slowest cell; the mean over the rounds.", part_figure(arms)),
         Plot(
             "Seconds a round, by cell",
-            "The round waits for the slowest cell; the mean over the rounds.",
+            "The round waits for the slowest cell; the mean over the rounds that a cell took part in.",
             cell_figure(arms),
         ),
     ]
 
 
 def _sizes(arms: Sequence[Arm]) -> list[Plot]:
-    text = "A line a cell; equal cells lie on one another."
+    text = (
+        "A line a cell; equal cells lie on one another. A band where cells are many or change by the round."
+    )
     return [Plot("Parameters of the cells' submodels over the rounds", text, size_figure(arms))]
 
 
