@@ -11,6 +11,7 @@ import typer
 from histfl.cli.data import data_app
 from histfl.cli.looks import bound, doctor, plan, report
 from histfl.cli.output import fail
+from histfl.cli.reproduce import reproduce_app
 from histfl.cli.runs import quickstart, run, sweep
 from histfl.errors import HistflError
 
@@ -23,6 +24,7 @@ app = typer.Typer(
 )
 for command in (quickstart, run, sweep, plan, bound, report, doctor):
     app.command()(command)
+app.add_typer(reproduce_app, name="reproduce")
 app.add_typer(data_app, name="data")
 
 

@@ -38,8 +38,8 @@ class Interrupted(HistflError):
 
 
 @contextmanager
-def interruptible(folder: Path) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end in one line that says how to go on."""
+def interruptible(folder: Path, resume_flag: str | None = "--resume") -> Iterator[None]:
+    """Ctrl-C and SIGTERM end in one line that says how to go on; without a flag the command resumes by itself."""
 
     def stop(*_: object) -> NoReturn:
         raise KeyboardInterrupt
@@ -50,7 +50,7 @@ def interruptible(folder: Path) -> Iterator[None]:
     except KeyboardInterrupt:
         arguments = sys.argv[1:]
         missing = [] if "--out" in arguments else ["--out", str(folder)]
-        missing += [] if "--resume" in arguments else ["--resume"]
+        missing += [] if resume_flag is None or resume_flag in arguments else [resume_flag]
         raise Interrupted(f"interrupted; go on with: histfl {shlex.join([*arguments, *missing])}") from None
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -9,12 +9,13 @@ from typing import Any, Literal
 from histfl.errors import UsageError
 from histfl.experiments.arms import Arm
 from histfl.experiments.config import Config
+from histfl.experiments.reproduce.names import TITLES
 from histfl.experiments.reproduce.results import Results
 from histfl.network.network import Floats
 from histfl.settings import checked
 
 Verdict = Literal["yes", "no", "not yet run", ""]
-PAPER_SEEDS = (1, 2, 3)
+SEEDS = (1, 2, 3)
 
 # Labels of an arm: the setting that each one is, and how it reads in the arm's name.
 LABELS = {
@@ -40,7 +41,7 @@ class Scale:
     """
 
     quick: bool = False
-    seeds: tuple[int, ...] = PAPER_SEEDS
+    seeds: tuple[int, ...] = SEEDS
     here: frozenset[str] = frozenset()
 
 
@@ -102,13 +103,16 @@ class Artefact:
     """
 
     name: str
-    title: str
     paper: str
     choices: tuple[Choice, ...]
     arms: tuple[Arm, ...]
     rows: Callable[[Results], Sequence[Row]]
     panels: Callable[[Results], Sequence[Panel]]
     smaller: str = ""
+
+    @property
+    def title(self) -> str:
+        return TITLES[self.name]
 
     def __post_init__(self) -> None:
         names = [arm.name for arm in self.arms]

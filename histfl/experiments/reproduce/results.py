@@ -137,16 +137,17 @@ class Repeats:
         return np.array(rows, dtype=np.float64)
 
 
+@dataclass(frozen=True)
 class Results:
-    """The results of an artefact's arms, found by their labels."""
+    """The results of an artefact's arms, found by their labels; `asked` has the labels of all its arms."""
 
-    def __init__(self, results: Sequence[Result], arms: Sequence[Mapping[str, Any]]) -> None:
-        self._results, self._arms = results, arms
+    all: tuple[Result, ...]
+    asked: tuple[Mapping[str, Any], ...]
 
     def of(self, **labels: Any) -> Repeats:
         """The seeds of the setting that `labels` names."""
-        found = tuple(result for result in self._results if _matches(result.labels, labels))
-        return Repeats(found, sum(_matches(arm, labels) for arm in self._arms))
+        found = tuple(result for result in self.all if _matches(result.labels, labels))
+        return Repeats(found, sum(_matches(arm, labels) for arm in self.asked))
 
 
 def _matches(labels: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:

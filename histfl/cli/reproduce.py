@@ -1,0 +1,163 @@
+"""The `reproduce` commands: run a figure or table of the paper again, keep its numbers, write the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from histfl.cli.options import DataDir, Device, EngineName, Json
+from histfl.cli.output import console, interruptible, print_json
+from histfl.errors import UsageError
+from histfl.experiments.reproduce.names import TITLES
+
+if TYPE_CHECKING:
+    from histfl.experiments.reproduce.artefact import Artefact
+    from histfl.experiments.reproduce.runner import How
+
+MORE_IS_LEFT = 3  # the exit code of a command that its --minutes ended
+RESULTS = Path("results/reproduction")
+
+reproduce_app = typer.Typer(
+    help="The paper's figures and tables, run again, with its number beside ours.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Quick = Annotated[bool, typer.Option("--quick", help="A small version: two minutes on two cores.")]
+SeedList = Annotated[str | None, typer.Option(help="Seeds, such as 1,2,3 (the default; with --quick: 1).")]
+Only = Annotated[
+    str | None, typer.Option(metavar="PATTERN", help="Only arms of this name, such as 'fig4/hist-N4-*'.")
+]
+Kept = Annotated[Path, typer.Option(help="Where the kept results lie.")]
+
+
+def _command(names: Sequence[str]) -> Callable[..., None]:
+    def reproduce(
+        quick: Quick = False,
+        seeds: SeedList = None,
+        only: Only = None,
+        out: Annotated[
+            Path | None, typer.Option(help="Folder for runs and pages (default: runs/reproduction[-quick]).")
+        ] = None,
+        data_dir: DataDir = None,
+        device: Device = "auto",
+        engine: EngineName = "auto",
+        parallel: Annotated[int, typer.Option(min=1, help="Runs at the same time, a process each.")] = 1,
+        minutes: Annotated[
+            float | None,
+            typer.Option(
+                min=0, help="Stop after so many minutes with all rounds kept; exit code 3: more is left."
+            ),
+        ] = None,
+        keep_models: Annotated[
+            bool, typer.Option("--keep-models", help="Keep finished runs' models and checkpoints.")
+        ] = False,
+        as_json: Json = False,
+    ) -> None:
+        from histfl.experiments.reproduce.artefacts import artefacts, scale_for
+        from histfl.experiments.reproduce.runner import How
+
+        scale = scale_for(quick=quick, seeds=seeds, data_dir=data_dir)
+        folder = out or Path("runs") / ("reproduction-quick" if quick else "reproduction")
+        how = How(folder / "runs", data_dir, device, engine, parallel, minutes, keep_models)
+        _carry_out(artefacts(names, scale), folder, how, only, as_json)
+
+    return reproduce
+
+
+def _carry_out(found: Sequence[Artefact], folder: Path, how: How, only: str | None, as_json: bool) -> None:
+    """Run the chosen arms, then answer with all that the folder has."""
+    from histfl.experiments.reproduce.artefacts import chosen_arms
+    from histfl.experiments.reproduce.files import run_results
+    from histfl.experiments.reproduce.pages import answer_json, answer_page
+    from histfl.experiments.reproduce.runner import carry_out, work_of
+    from histfl.experiments.store import write_whole
+
+    arms = chosen_arms(found, only)
+    with interruptible(folder, resume_flag=None):
+        tally = carry_out(work_of(arms, how.runs), how, Console(stderr=True))
+    answers = {}
+    for artefact in found:
+        results = run_results(artefact, how.runs)
+        rows, panels = artefact.rows(results), artefact.panels(results)
+        page = folder / f"{artefact.name}.html"
+        write_whole(page, answer_page(artefact, rows, panels).encode())
+        answers[artefact.name] = {**answer_json(artefact, rows), "page": str(page)}
+        if not as_json:
+            _show(artefact.title, answers[artefact.name])
+    left = {"done": len(tally.done), "left": list(tally.left), "diverged": list(tally.diverged)}
+    if as_json:
+        print_json({"artefacts": answers, "runs": left})
+    elif tally.left:
+        typer.echo(f"{len(tally.left)} of the runs are left; the same command goes on with them", err=True)
+    if tally.left:
+        raise typer.Exit(MORE_IS_LEFT)
+
+
+def _show(title: str, answer: dict[str, object]) -> None:
+    screen = console()
+    table = Table("what", "paper", "ours", "holds?", title=title, title_justify="left", show_lines=True)
+    rows = answer["rows"]
+    assert isinstance(rows, list)
+    for row in rows:
+        table.add_row(*(Text(str(row[key] or "")) for key in ("what", "paper", "ours", "holds")))
+    screen.print(table)
+    if answer["smaller"]:
+        screen.print(Text(f"made smaller: {answer['smaller']}"))
+    for row in rows:
+        if row["why"]:
+            screen.print(Text(f"{row['what']}: {row['why']}"))
+    screen.print(f"page: {answer['page']}", soft_wrap=True, highlight=False, markup=False)
+
+
+for _name, _title in TITLES.items():
+    reproduce_app.command(_name, help=_title)(_command([_name]))
+reproduce_app.command("all", help="All of them.")(_command(list(TITLES)))
+
+
+@reproduce_app.command()
+def collect(
+    folders: Annotated[list[Path], typer.Argument(metavar="OUT...", help="Folders given as --out.")],
+    to: Kept = RESULTS,
+    quick: Quick = False,
+    seeds: SeedList = None,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Keep the numbers of runs: a small file an arm, from which the page is written."""
+    from histfl.experiments.reproduce.artefacts import artefacts, scale_for
+    from histfl.experiments.reproduce.files import collect as keep
+
+    scale = scale_for(quick=quick, seeds=seeds, data_dir=data_dir)
+    for folder in folders:
+        if not (folder / "runs").is_dir():
+            raise UsageError(f"{folder} has no folder runs; give what histfl reproduce had as --out")
+    found = artefacts(TITLES, scale)
+    written = {a.name: [str(path) for f in folders for path in keep(a, f / "runs", to)] for a in found}
+    if as_json:
+        print_json(written)
+        return
+    for name, paths in written.items():
+        typer.echo(
+            f"{name}: {len(paths)} of {sum(a.name == name and len(a.arms) for a in found)} arms to {to}"
+        )
+
+
+@reproduce_app.command()
+def page(
+    results: Kept = RESULTS,
+    docs: Annotated[Path, typer.Option(help="The documentation's folder.")] = Path("docs"),
+    seeds: SeedList = None,
+) -> None:
+    """Write docs/reproduction.md and its figures from the kept results (extra figures)."""
+    from histfl.experiments.reproduce.artefacts import artefacts, scale_for
+    from histfl.experiments.reproduce.pages import write_documentation
+
+    scale = scale_for(quick=False, seeds=seeds, data_dir=None)
+    typer.echo(str(write_documentation(artefacts(TITLES, scale), results, docs)))

@@ -1,0 +1,52 @@
+"""All artefacts by name; a new one is a function of the scale, a line here and a title in `names`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from fnmatch import fnmatch
+from pathlib import Path
+
+from histfl.data import locate
+from histfl.errors import DataError, UsageError
+from histfl.experiments.arms import Arm
+from histfl.experiments.reproduce.artefact import SEEDS, Artefact, Scale
+from histfl.experiments.reproduce.load import fig4, fig5
+
+ARTEFACTS: dict[str, Callable[[Scale], Artefact]] = {"fig4": fig4, "fig5": fig5}
+QUICK_DATA = ("fashion-mnist", "cifar10")
+
+
+def artefacts(names: Iterable[str], scale: Scale) -> list[Artefact]:
+    return [ARTEFACTS[name](scale) for name in names]
+
+
+def chosen_arms(found: Iterable[Artefact], only: str | None) -> list[Arm]:
+    """The arms of the artefacts; with `only`, those whose name or artefact/name matches the pattern."""
+    named = [(f"{artefact.name}/{arm.name}", arm) for artefact in found for arm in artefact.arms]
+    if only is None:
+        return [arm for _, arm in named]
+    chosen = [arm for name, arm in named if fnmatch(name, only) or fnmatch(arm.name, only)]
+    if not chosen:
+        names = ", ".join(name for name, _ in named[:3])
+        raise UsageError(f"--only {only!r} matches none of {len(named)} arms, such as {names}")
+    return chosen
+
+
+def scale_for(*, quick: bool, seeds: str | None, data_dir: Path | None) -> Scale:
+    """The scale that a command asks for; `seeds` is a list such as 1,2,3 (default: 1,2,3; quick: 1)."""
+    if seeds is None:
+        chosen: tuple[int, ...] = (1,) if quick else SEEDS
+    else:
+        try:
+            chosen = tuple(dict.fromkeys(int(seed) for seed in seeds.split(",")))
+        except ValueError:
+            raise UsageError(f"--seeds {seeds!r}: write whole numbers with commas, such as 1,2,3") from None
+    return Scale(quick, chosen, frozenset(name for name in QUICK_DATA if _is_here(name, data_dir)))
+
+
+def _is_here(name: str, data_dir: Path | None) -> bool:
+    try:
+        locate(name, data_dir)
+    except DataError:
+        return False
+    return True

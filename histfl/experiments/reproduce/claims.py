@@ -1,0 +1,78 @@
+"""Rows that judge a claim: every verdict is computed from the numbers, none is typed."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Literal
+
+from histfl.experiments.reproduce.artefact import Row, Verdict
+from histfl.experiments.reproduce.results import Spread
+
+Direction = Literal["rises", "falls"]
+
+
+def judged(condition: bool, *needed: Spread) -> Verdict:
+    """The claim's verdict; not yet run while a quantity that it needs has no value."""
+    if not all(spread.known for spread in needed):
+        return "not yet run"
+    return "yes" if condition else "no"
+
+
+def trend(
+    what: str, points: Mapping[str, Spread], direction: Direction, *, digits: str = ".3g", why: str = ""
+) -> Row:
+    """The claim that the means rise or fall from each point to the next; `why` is told where they do not."""
+    means = [spread.mean for spread in points.values()]
+    steps = itertools.pairwise(means)
+    holds = all(b > a if direction == "rises" else b < a for a, b in steps)
+    verdict = judged(holds, *points.values())
+    return Row(
+        what, direction, in_words(points, digits), verdict, why if verdict == "no" else "", numbers(points)
+    )
+
+
+def versus(
+    what: str,
+    claim: Literal["lower", "higher"],
+    ours: Mapping[str, Spread],
+    theirs: Mapping[str, Spread],
+    *,
+    names: tuple[str, str] = ("HIST", "HFedAvg"),
+    digits: str = ".3g",
+    why: str = "",
+) -> Row:
+    """The claim that the first of `names` is lower (higher) than the second at every point."""
+    lost = [
+        point
+        for point, mine in ours.items()
+        if not (mine.mean < theirs[point].mean if claim == "lower" else mine.mean > theirs[point].mean)
+    ]
+    verdict = judged(not lost, *ours.values(), *theirs.values())
+    text = "; ".join(
+        f"{point}: {mine.text(digits)} against {theirs[point].text(digits)}" for point, mine in ours.items()
+    )
+    reason = f"{names[0]} is not {claim} at {', '.join(lost)}. {why}".strip()
+    return Row(
+        f"{what}, {names[0]} against {names[1]}",
+        f"{names[0]} {claim}",
+        text,
+        verdict,
+        reason if verdict == "no" else "",
+        {f"{names[0]}, {key}": value for key, value in numbers(ours).items()}
+        | {f"{names[1]}, {key}": value for key, value in numbers(theirs).items()},
+    )
+
+
+def told(what: str, points: Mapping[str, Spread], *, digits: str = ".3g", paper: str = "no claim") -> Row:
+    """Numbers that the paper makes no claim about."""
+    return Row(what, paper, in_words(points, digits), values=numbers(points))
+
+
+def in_words(points: Mapping[str, Spread], digits: str = ".3g") -> str:
+    """`N=2: 103 (99 to 108); N=4: 74`"""
+    return "; ".join(f"{name}: {spread.text(digits)}" for name, spread in points.items())
+
+
+def numbers(points: Mapping[str, Spread]) -> dict[str, float | None]:
+    return {name: spread.number for name, spread in points.items()}

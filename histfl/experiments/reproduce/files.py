@@ -1,0 +1,200 @@
+"""From an arm's run folder to what is kept of it, and that as a file.
+
+results/reproduction/ARTEFACT/ARM.json holds the configuration, the round records thinned to about 120 rounds
+(the first to each target always among them), the cost to each target, and where the numbers come from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from histfl.errors import CheckpointError, HistflError
+from histfl.experiments.arms import Arm
+from histfl.experiments.config import REPORTING, Config, without
+from histfl.experiments.records import Record, done, reached
+from histfl.experiments.reproduce.artefact import Artefact
+from histfl.experiments.reproduce.results import COLUMNS, Result, Results
+from histfl.experiments.store import RunFolder, storage_errors, write_whole
+from histfl.settings import checked
+
+POINTS = 120
+DIGITS = 7  # significant ones of the kept numbers
+ORIGIN, DIVERGED = "origin.json", "diverged.json"  # beside a run's own files
+FROM_SUMMARY = (
+    "engine",
+    "device",
+    "parameters",
+    "submodel_parameters",
+    "clients_per_cell",
+    "wall_seconds",
+    "client_steps_per_second",
+    "versions",
+)
+
+
+def run_folder(runs: Path, config: Config) -> Path:
+    """Where the run of `config` lies below `runs`: one folder for all arms that share its rounds.
+
+    The checksum is of what differs from the defaults, so that a setting added later moves no older run.
+    """
+    chosen = without(config.model_dump(mode="json", exclude_defaults=True), REPORTING)
+    checksum = hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:8]
+    parts = (config.model.name, config.method.name, f"N{config.network.cells}", config.data.split)
+    name = "-".join((*parts, f"seed{config.training.seed}", checksum))
+    return runs / name.replace("/", "_").replace(":", ".")
+
+
+def is_done(folder: Path, config: Config) -> bool:
+    """Whether the folder holds all rounds that `config` asks for, or the run broke down before."""
+    store = RunFolder(folder)
+    if not store.config_path.exists() or store.read_config().identity() != config.identity():
+        return False
+    records = store.read_rounds()
+    if (folder / DIVERGED).exists():
+        return True
+    # Where another arm goes on past this one's end, the rounds alone count.
+    ended = store.summary_path.exists() or len(records) > config.training.rounds
+    return done(config, records) and ended
+
+
+def result_of(artefact: Artefact, arm: Arm, folder: Path) -> Result | None:
+    """What is kept of the arm's run in `folder`; None before its first round."""
+    store = RunFolder(folder)
+    if not store.rounds_path.exists() or store.read_config().identity() != arm.config.identity():
+        return None
+    records = _until_end(arm.config, store.read_rounds())
+    if not records:
+        return None
+    diverged = _json(folder / DIVERGED).get("reason")
+    summary = store.read_summary() if store.summary_path.exists() else {}
+    targets = {f"{target:g}": reached(records, target) for target in arm.config.training.targets}
+    about = {
+        "config": arm.config.model_dump(mode="json", exclude_none=True),
+        "seed": arm.config.training.seed,
+        **{key: summary.get(key) for key in FROM_SUMMARY},
+        **_json(folder / ORIGIN),
+        "command": _command(artefact, arm, summary),
+        "diverged": diverged,
+    }
+    kept = _thinned(arm.config, records, targets)
+    columns = {key: np.array([_rounded(record[key]) for record in kept], dtype=np.float64) for key in COLUMNS}
+    finished = diverged is not None or done(arm.config, records)
+    return Result(arm.name, arm.labels, columns, targets, finished, about)
+
+
+def write_result(path: Path, result: Result) -> None:
+    """The result as a JSON file, a line a key."""
+    tables = {
+        "arm": result.arm,
+        "labels": dict(result.labels),
+        "finished": result.finished,
+        "rounds_done": result.rounds_done,
+        "to_target": result.to_target,
+        **result.about,
+        "records": {key: values.tolist() for key, values in result.columns.items()},
+    }
+    lines = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in tables.items())
+    with storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, f"{{\n{lines}\n}}\n".encode())
+
+
+def read_result(path: Path) -> Result:
+    """A result as `write_result` left it."""
+    try:
+        tables = json.loads(path.read_text("utf-8"))
+        columns = {key: np.array(tables["records"][key], dtype=np.float64) for key in COLUMNS}
+        known = ("arm", "labels", "finished", "rounds_done", "to_target", "records")
+        about = {key: value for key, value in tables.items() if key not in known}
+        return Result(
+            tables["arm"], tables["labels"], columns, tables["to_target"], tables["finished"], about
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path} is no result of an arm ({error!r}); collect it again") from None
+
+
+def kept_results(artefact: Artefact, folder: Path) -> tuple[Results, list[str]]:
+    """The artefact's results in `folder`, and the names of those that were run with other settings."""
+    found, stale = [], []
+    for arm in artefact.arms:
+        path = folder / artefact.name / f"{arm.name}.json"
+        if not path.exists():
+            continue
+        result = read_result(path)
+        if _as_config(result.about["config"], path).identity() == arm.config.identity():
+            found.append(result)
+        else:
+            stale.append(arm.name)
+    return _by_labels(artefact, found), stale
+
+
+def run_results(artefact: Artefact, runs: Path) -> Results:
+    """The artefact's results in the run folders below `runs`."""
+    found = [result_of(artefact, arm, run_folder(runs, arm.config)) for arm in artefact.arms]
+    return _by_labels(artefact, [result for result in found if result is not None])
+
+
+def collect(artefact: Artefact, runs: Path, folder: Path) -> list[Path]:
+    """Write a file a run that is there; a finished one is not replaced by one that is not."""
+    written = []
+    for result in run_results(artefact, runs).all:
+        path = folder / artefact.name / f"{result.arm}.json"
+        if result.finished or not path.exists() or not read_result(path).finished:
+            write_result(path, result)
+            written.append(path)
+    return written
+
+
+def _by_labels(artefact: Artefact, results: Sequence[Result]) -> Results:
+    return Results(tuple(results), tuple(arm.labels for arm in artefact.arms))
+
+
+def _as_config(tables: Mapping[str, Any], path: Path) -> Config:
+    try:
+        return checked(Config, dict(tables), str(path))
+    except HistflError as error:
+        raise CheckpointError(f"{error}; collect it again") from None
+
+
+def _until_end(config: Config, records: Sequence[Record]) -> list[Record]:
+    """The records that an arm asks for, where another arm with the same rounds went on."""
+    for number in range(len(records)) if config.training.stop_at_targets else ():
+        if done(config, records[: number + 1]):
+            return list(records[: number + 1])
+    return list(records[: config.training.rounds])
+
+
+def _thinned(config: Config, records: Sequence[Record], targets: Mapping[str, Record | None]) -> list[Record]:
+    """Every k-th round, the same ones for every seed, and the first, the last and those of the targets."""
+    step = math.ceil(config.training.rounds / POINTS)
+    marked = {1, len(records), *(reached["round"] for reached in targets.values() if reached)}
+    return [record for record in records if record["round"] % step == 0 or record["round"] in marked]
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")
+
+
+def _command(artefact: Artefact, arm: Arm, summary: Mapping[str, Any]) -> str:
+    """What to type to run the arm again."""
+    quick = ["--quick"] if artefact.smaller else []
+    words = ["histfl", "reproduce", artefact.name, *quick, "--only", arm.name]
+    words += ["--seeds", str(arm.config.training.seed)]
+    for option in ("device", "engine"):
+        words += [f"--{option}", str(summary[option])] if option in summary else []
+    return shlex.join(words)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    found: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    return found

@@ -1,0 +1,49 @@
+"""Where numbers come from: the commit of the code and the kind of machine."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import torch
+
+COMMIT = "HISTFL_COMMIT"  # names the commit where the code was copied without its history
+
+
+@cache
+def origin(device: str) -> dict[str, str | None]:
+    """The commit and the machine's kind, for a run on `device`."""
+    return {"commit": _commit(), "machine": machine(device)}
+
+
+def machine(device: str) -> str:
+    """The processor that does the work; no name of a host."""
+    if device != "cpu" and torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    return f"{_cpu_name()}, {os.cpu_count()} cores"
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _commit() -> str | None:
+    if COMMIT in os.environ:
+        return os.environ[COMMIT]
+    here = Path(__file__).parent
+    try:
+        asked = ["git", "-C", str(here), "rev-parse", "HEAD"]
+        found = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+        changes = ["git", "-C", str(here), "status", "--porcelain", "--", str(Path(__file__).parents[2])]
+        dirty = subprocess.run(changes, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return f"{found} with changes" if dirty else found

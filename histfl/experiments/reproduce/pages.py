@@ -1,0 +1,136 @@
+"""An artefact's answer as a table, as a page of its own and, with all others, as a page of the documentation."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from histfl.experiments.report.answer import Cell, Column, Table
+from histfl.experiments.report.html import Plot, escape, frame, plots_html, table_html
+from histfl.experiments.reproduce.artefact import Artefact, Panel, Row, Verdict
+from histfl.experiments.reproduce.drawing import plotly_figure, svg
+from histfl.experiments.reproduce.files import kept_results
+from histfl.experiments.reproduce.results import Result, Results
+from histfl.experiments.store import storage_errors, write_whole
+
+HEADINGS = ("what", "paper", "ours", "holds?")
+VERDICTS: tuple[Verdict, ...] = ("yes", "no", "not yet run")
+INTRODUCTION = """# The paper, reproduced
+
+Every figure and table of HIST's evaluation, run again with this package: what the paper says, what came out
+(the mean over the seeds, and in brackets the lowest and highest), and whether the claim holds. Verdicts are
+computed from the numbers. `histfl reproduce NAME` runs an artefact, `--quick` a small version of it in
+about a minute; `histfl reproduce page` writes this page from the files in `results/reproduction`, which
+`histfl reproduce collect` makes from finished runs.
+"""
+
+
+def rows_table(rows: Sequence[Row]) -> Table:
+    """The rows as the report's kind of table."""
+    columns = tuple(Column(heading.rstrip("?"), heading) for heading in HEADINGS)
+    cells = (tuple(Cell(text, text) for text in (row.what, row.paper, row.ours, row.verdict)) for row in rows)
+    return Table(columns, tuple(cells))
+
+
+def answer_json(artefact: Artefact, rows: Sequence[Row]) -> dict[str, Any]:
+    return {
+        "title": artefact.title,
+        "smaller": artefact.smaller,
+        "rows": [
+            {
+                "what": row.what,
+                "paper": row.paper,
+                "ours": row.ours,
+                "holds": row.verdict or None,
+                "why": row.why or None,
+                "values": dict(row.values),
+            }
+            for row in rows
+        ],
+    }
+
+
+def answer_page(artefact: Artefact, rows: Sequence[Row], panels: Sequence[Panel]) -> str:
+    """One self-contained page: the figure, the table, and the choices that the paper leaves open."""
+    plots = [
+        Plot(panel.title, f"{panel.y_label} against {panel.x_label}.", plotly_figure([panel]))
+        for panel in panels
+    ]
+    whys = "".join(f"<li>{escape(row.what)}: {escape(row.why)}</li>" for row in rows if row.why)
+    choices = "".join(
+        f"<li>{escape(choice.what)}: {escape(choice.reason)}</li>" for choice in artefact.choices
+    )
+    smaller = f"<p>Made smaller: {escape(artefact.smaller)}</p>" if artefact.smaller else ""
+    body = (
+        f"<header><h1>{escape(artefact.title)}</h1><p>{escape(artefact.paper)}</p></header><main>{smaller}"
+        f"{plots_html(plots, 'figure')}{table_html(rows_table(rows), 'The paper and ours.', 'answer')}"
+        + (f"<h2>What does not hold</h2><ul>{whys}</ul>" if whys else "")
+        + f"<h2>Choices</h2><ul>{choices}</ul></main>"
+    )
+    return frame(artefact.title, body)
+
+
+def write_documentation(artefacts: Sequence[Artefact], results: Path, docs: Path) -> Path:
+    """docs/reproduction.md and its figures from the files in `results`."""
+    sections, overview = [], []
+    for artefact in artefacts:
+        found, stale = kept_results(artefact, results)
+        rows, panels = artefact.rows(found), artefact.panels(found)
+        figure = docs / "figures" / "reproduction" / f"{artefact.name}.svg"
+        drawn = any(panel.curves for panel in panels)
+        if drawn:
+            with storage_errors(figure):
+                figure.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(figure, svg(panels))
+        picture = f"![{artefact.title}](figures/reproduction/{artefact.name}.svg)\n" if drawn else ""
+        sections.append(_section(artefact, rows, picture, found, stale))
+        counts = Counter(row.verdict for row in rows)
+        overview.append((f"[{artefact.title}](#{artefact.name})", *(counts[verdict] for verdict in VERDICTS)))
+    table = _markdown(("artefact", "claims that hold", "that do not", "not yet run"), overview)
+    page = docs / "reproduction.md"
+    write_whole(page, "\n".join([INTRODUCTION, table, *sections]).encode())
+    return page
+
+
+def _section(
+    artefact: Artefact, rows: Sequence[Row], picture: str, results: Results, stale: Sequence[str]
+) -> str:
+    parts = [f"## {artefact.title} {{ #{artefact.name} }}\n", f"{artefact.paper}\n", picture]
+    parts.append(_markdown(HEADINGS, [(row.what, row.paper, row.ours, row.verdict) for row in rows]))
+    for verdict, heading in (("no", "What does not hold"), ("yes", "Remarks")):
+        whys = [f"- {row.what}: {row.why}" for row in rows if row.verdict == verdict and row.why]
+        if whys:
+            parts.append("\n".join([f"{heading}:\n", *whys]) + "\n")
+    parts.append("\n".join(["Choices:\n", *(f"- {c.what}: {c.reason}." for c in artefact.choices)]) + "\n")
+    if stale:
+        parts.append(f"Not shown, run with other settings: {', '.join(stale)}.\n")
+    parts.append(_origin(results.all))
+    return "\n".join(part for part in parts if part)
+
+
+def _origin(results: Sequence[Result]) -> str:
+    """Where the numbers come from: machines, versions, commits, and one of the commands."""
+    if not results:
+        return "No run yet.\n"
+    unfinished = sum(not result.finished for result in results)
+    seconds = sum(result.about.get("wall_seconds") or 0.0 for result in results)
+    machines = _listed(result.about.get("machine") for result in results)
+    torches = _listed((result.about.get("versions") or {}).get("torch") for result in results)
+    commits = _listed((result.about.get("commit") or "unknown")[:9] for result in results)
+    state = f", {unfinished} of them unfinished" if unfinished else ""
+    return (
+        f"{len(results)} runs{state}, {seconds / 60:.3g} minutes of computing on {machines}, torch {torches}, commit "
+        f"{commits}. One of them again: `{results[0].about['command']}`\n"
+    )
+
+
+def _listed(values: Any) -> str:
+    return ", ".join(sorted({str(value) for value in values if value})) or "unknown"
+
+
+def _markdown(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    lines = [" | ".join(headings), " | ".join("---" for _ in headings)]
+    lines += [" | ".join(str(cell).replace("|", "\\|") for cell in row) for row in rows]
+    return "\n".join(f"| {line} |" for line in lines) + "\n"
