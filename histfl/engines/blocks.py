@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -27,6 +27,7 @@ class Part:
     clients: Ints
 
 
+Batches = Iterable[tuple[torch.Tensor, torch.Tensor]]  # inputs [client, batch, ...], targets [client, batch]
 Block = Sequence[Part]  # parts of equal tensor shapes, of one task, round and edge round
 
 
@@ -40,6 +41,21 @@ class Trainer(Protocol):
     def train(self, block: Block) -> tuple[State, torch.Tensor]:
         """The clients' models after their local steps, tensors [client, ...] in the block's order, and
         the sums of their batch losses, [client]."""
+        ...
+
+
+class Way(Protocol):
+    """A way to step the models of many clients, given as tensors [client, ...]."""
+
+    def placed(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """`tensor`, or a copy of it laid out in memory as the steps want it."""
+        ...
+
+    def steps(
+        self, start: State, constants: State, batches: Batches, velocity: State | None = None
+    ) -> tuple[State, torch.Tensor]:
+        """A step on each batch, which changes `start` (and `velocity`, zeros at first); the final models
+        and the sums of their losses, [client]."""
         ...
 
 
@@ -114,15 +130,15 @@ class Samples:
         )
         for size in np.unique(sizes):
             equal = np.flatnonzero(sizes == size)
-            positions[torch.from_numpy(equal).to(device)] = batches_of_clients(
+            positions[_moved(equal, device)] = batches_of_clients(
                 task.seeds.key("batches", part.job.round),
-                torch.from_numpy(clients[equal]).to(device),
+                _moved(clients[equal], device),
                 int(size),
                 first_step=part.edge_round * local.local_steps,
                 steps=local.local_steps,
                 batch_size=local.batch_size,
             )
-        first = torch.from_numpy(offsets).to(device)
+        first = _moved(offsets, device)
         return self._order[first[:, None, None] + positions].transpose(0, 1).contiguous()
 
     def batches(self, indices: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -137,3 +153,8 @@ class Samples:
         for step in indices.flatten(start_dim=1):
             torch.index_select(self._rows, 0, step, out=buffer)
             yield view, targets.index_select(0, step).view(shape)
+
+
+def _moved(numbers: Ints, device: torch.device) -> torch.Tensor:
+    """`numbers` on the device, without waiting for the work that it has still to do."""
+    return torch.from_numpy(numbers).to(device, non_blocking=True)

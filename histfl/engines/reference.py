@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from histfl.training import CellJob, CellResult
 from histfl.training.edge import run_cell
+from histfl.training.precision import products
 
 
 class ReferenceEngine:
@@ -14,4 +15,7 @@ class ReferenceEngine:
     name = "reference"
 
     def run(self, jobs: Sequence[CellJob]) -> Sequence[CellResult]:
-        return [run_cell(job) for job in jobs]
+        if not jobs:
+            return []
+        with products(jobs[0].task.local.precision):
+            return [run_cell(job) for job in jobs]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 
-from histfl.engines.blocks import Block, Samples, stacked_constants, stacked_start
+from histfl.engines.blocks import Batches, Block, Samples, stacked_constants, stacked_start
 from histfl.engines.losses import stacked_loss
 from histfl.engines.stacked_graph import StackedGraph, shared_tensors
 from histfl.engines.stacked_linear import InPlaceSGD, gains_from_room, with_room
@@ -34,20 +32,21 @@ class StackedTrainer:
         return min(max(CACHE_BYTES // size, FEWEST), MOST)
 
     def train(self, block: Block) -> tuple[State, torch.Tensor]:
-        start = {name: self._placed(name, x).requires_grad_() for name, x in stacked_start(block).items()}
+        start = {name: self.placed(name, x).requires_grad_() for name, x in stacked_start(block).items()}
         batches = self.samples.batches(self.samples.indices(block))
         return self.steps(start, stacked_constants(block), batches)
 
     def steps(
-        self, start: State, constants: State, batches: Iterable[tuple[torch.Tensor, torch.Tensor]]
+        self, start: State, constants: State, batches: Batches, velocity: State | None = None
     ) -> tuple[State, torch.Tensor]:
         """A step on each batch from leaves `start` [client, ...], which it changes; final models and losses."""
         local, clients = self.task.local, len(next(iter(start.values())))
         shared = shared_tensors(self.task.model, clients, start | constants)
         tensors = {**shared, **constants, **start}
         update = in_place_sgd(local)
-        rest = [tensor for name, tensor in start.items() if update is None or name not in self.graph.alone]
-        sgd = StackedSGD(rest, local)
+        stepped = [name for name in start if update is None or name not in self.graph.alone]
+        rest = [start[name] for name in stepped]
+        sgd = StackedSGD(rest, local, velocity if velocity is None else [velocity[name] for name in stepped])
         total = torch.zeros(clients, device=self.task.data.inputs.device)
         one = None
         for inputs, targets in batches:
@@ -60,7 +59,7 @@ class StackedTrainer:
             total = total + values.detach()
         return {name: tensor.detach() for name, tensor in start.items()}, total
 
-    def _placed(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+    def placed(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor where products with it are fast."""
         gains = name in self.graph.alone and gains_from_room(tensor.shape[1])
         return with_room(tensor) if gains and tensor.device.type == "cpu" else tensor

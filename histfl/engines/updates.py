@@ -10,12 +10,18 @@ from histfl.training import LocalTraining
 
 
 class StackedSGD:
-    """Updates `tensors` [client, ...] in place; keeps the velocity, and clips every client by its own norm."""
+    """Updates `tensors` [client, ...] in place; keeps the velocity (in the tensors given for it, zeros at
+    first), and clips every client by its own norm."""
 
-    def __init__(self, tensors: Sequence[torch.Tensor], training: LocalTraining) -> None:
+    def __init__(
+        self,
+        tensors: Sequence[torch.Tensor],
+        training: LocalTraining,
+        velocity: list[torch.Tensor] | None = None,
+    ) -> None:
         self.tensors = tuple(tensors)
         self.training = training
-        self.velocity: list[torch.Tensor] | None = None
+        self.velocity = velocity
 
     @torch.no_grad()
     def step(self, gradients: Sequence[torch.Tensor]) -> None:

@@ -22,6 +22,7 @@ from histfl.engines.reference import ReferenceEngine
 from histfl.engines.ways import choose_trainer
 from histfl.partition import State
 from histfl.training import CellJob, CellResult, Task
+from histfl.training.precision import products
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,16 @@ class _Piece:
     place: int
     final: State
     losses: torch.Tensor
+
+
+@dataclass(frozen=True)
+class _End:
+    """A cell after its edge rounds: the edge's model, the clients' losses in blocks [client], and the
+    errors of the edge's estimates."""
+
+    state: State
+    losses: list[torch.Tensor]
+    errors: list[torch.Tensor]
 
 
 _Pieces = list[_Piece]
@@ -55,13 +66,14 @@ class VectorisedEngine:
             return ReferenceEngine().run(jobs)
         bundles = _bundles(jobs, trainer)
         run = _run_threads if jobs[0].task.data.inputs.device.type == "cpu" else _run_in_turn
-        found = run([[jobs[place] for place in places] for places in bundles], trainer)
-        results = {
-            place: result
+        with products(jobs[0].task.local.precision):
+            found = run([[jobs[place] for place in places] for places in bundles], trainer)
+        ends = {
+            place: end
             for places, own in zip(bundles, found, strict=True)
-            for place, result in zip(places, own, strict=True)
+            for place, end in zip(places, own, strict=True)
         }
-        return [results[place] for place in range(len(jobs))]
+        return _results([ends[place] for place in range(len(jobs))], jobs[0].task.local.local_steps)
 
     def _trainer(self, task: Task) -> Trainer | None:
         if self._known is None or self._known[0] is not task:
@@ -69,7 +81,7 @@ class VectorisedEngine:
         return self._known[1]
 
 
-def _run_threads(bundles: Sequence[Sequence[CellJob]], trainer: Trainer) -> list[list[CellResult]]:
+def _run_threads(bundles: Sequence[Sequence[CellJob]], trainer: Trainer) -> list[list[_End]]:
     """Bundles of cells side by side; their blocks go to as many threads as torch may use."""
     keep_freed_memory()
     with _one_torch_thread() as threads:
@@ -88,7 +100,7 @@ def _run_threads(bundles: Sequence[Sequence[CellJob]], trainer: Trainer) -> list
                 raise
 
 
-def _run_in_turn(bundles: Sequence[Sequence[CellJob]], trainer: Trainer) -> list[list[CellResult]]:
+def _run_in_turn(bundles: Sequence[Sequence[CellJob]], trainer: Trainer) -> list[list[_End]]:
     """One bundle after another, in this thread."""
     return [
         _run_cells(jobs, trainer, lambda blocks: (_train(trainer, block) for block in blocks))
@@ -116,7 +128,7 @@ def _bundles(jobs: Sequence[CellJob], trainer: Trainer) -> list[list[int]]:
     return bundles
 
 
-def _run_cells(jobs: Sequence[CellJob], trainer: Trainer, mapper: _Mapper) -> list[CellResult]:
+def _run_cells(jobs: Sequence[CellJob], trainer: Trainer, mapper: _Mapper) -> list[_End]:
     """Lines 3 to 9 of Algorithm 1 for cells of one submodel shape, in step with each other."""
     states = [job.start for job in jobs]
     losses: list[list[torch.Tensor]] = [[] for _ in jobs]
@@ -140,10 +152,7 @@ def _run_cells(jobs: Sequence[CellJob], trainer: Trainer, mapper: _Mapper) -> li
             job, finals = jobs[place], _finals(own, losses[place])
             states[place], error = job.task.uplink.aggregate(states[place], finals, job.link, edge_round)
             errors[place].append(error)
-    return [
-        _result(job, state, torch.cat(own_losses) if own_losses else None, own_errors)
-        for job, state, own_losses, own_errors in zip(jobs, states, losses, errors, strict=True)
-    ]
+    return [_End(*end) for end in zip(states, losses, errors, strict=True)]
 
 
 def _finals(pieces: Iterable[_Piece], losses: list[torch.Tensor]) -> Iterator[State]:
@@ -152,18 +161,19 @@ def _finals(pieces: Iterable[_Piece], losses: list[torch.Tensor]) -> Iterator[St
         yield piece.final
 
 
-def _result(
-    job: CellJob, state: State, losses: torch.Tensor | None, errors: Sequence[torch.Tensor]
-) -> CellResult:
-    if losses is None:
-        return CellResult(state=state, loss=None, client_steps=0, edge_error=0.0)
-    steps = len(losses) * job.task.local.local_steps
-    return CellResult(
-        state=state,
-        loss=losses.sum().item() / steps,
-        client_steps=steps,
-        edge_error=torch.stack(list(errors)).mean().item(),
-    )
+def _results(ends: Sequence[_End], local_steps: int) -> list[CellResult]:
+    """What the cells report; a GPU has had no reason to wait until the losses are read here, all at once."""
+    heard = [end for end in ends if end.losses]
+    losses = torch.stack([torch.cat(end.losses).double().sum() for end in heard]).tolist() if heard else []
+    errors = torch.stack([torch.stack(end.errors).mean() for end in heard]).tolist() if heard else []
+    numbers = iter(zip(losses, errors, strict=True))
+    results = []
+    for end in ends:
+        steps = sum(map(len, end.losses)) * local_steps
+        loss, error = next(numbers) if end.losses else (None, 0.0)
+        mean = None if loss is None else loss / steps
+        results.append(CellResult(state=end.state, loss=mean, client_steps=steps, edge_error=error))
+    return results
 
 
 def _train(trainer: Trainer, block: Block) -> _Pieces:

@@ -7,33 +7,43 @@ from typing import Any
 import torch
 from torch.func import functional_call, grad_and_value, vmap
 
-from histfl.engines.blocks import Block, Samples, num_clients, stacked_constants, stacked_start
+from histfl.engines.blocks import Batches
 from histfl.engines.updates import StackedSGD
 from histfl.partition import State
 from histfl.training import Task
+from histfl.training.precision import layers
 
 
-class VmappedTrainer:
+class VmappedSteps:
     """Gradients of all clients by `vmap` over `grad`."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        self.samples = Samples(task)
         self.gradients: Any = vmap(grad_and_value(self._loss))
 
     def _loss(
         self, state: State, constants: State, inputs: torch.Tensor, targets: torch.Tensor
     ) -> torch.Tensor:
-        return self.task.loss(functional_call(self.task.model, {**state, **constants}, (inputs,)), targets)
+        with layers(self.task.local.precision, inputs.device):
+            return self.task.loss(
+                functional_call(self.task.model, {**state, **constants}, (inputs,)), targets
+            )
 
-    def clients_at_once(self, start: State) -> int | None:
-        return None
+    def placed(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor
 
-    def train(self, block: Block) -> tuple[State, torch.Tensor]:
-        state, constants = stacked_start(block), stacked_constants(block)
-        sgd = StackedSGD(list(state.values()), self.task.local)
-        total = torch.zeros(num_clients(block), device=self.task.data.inputs.device)
-        for inputs, targets in self.samples.batches(self.samples.indices(block)):
+    def steps(
+        self, start: State, constants: State, batches: Batches, velocity: State | None = None
+    ) -> tuple[State, torch.Tensor]:
+        """A step on each batch from `start` [client, ...], which it changes; final models and losses."""
+        state = {name: tensor.detach() for name, tensor in start.items()}
+        sgd = StackedSGD(
+            list(state.values()),
+            self.task.local,
+            velocity if velocity is None else [velocity[name] for name in state],
+        )
+        total = torch.zeros(len(next(iter(state.values()))), device=self.task.data.inputs.device)
+        for inputs, targets in batches:
             gradients, values = self.gradients(state, constants, inputs, targets)
             sgd.step([gradients[name] for name in state])
             total = total + values

@@ -5,30 +5,35 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch.func import functional_call
 
-from histfl.engines.blocks import Trainer
+from histfl.engines.blocks import Trainer, Way
+from histfl.engines.captured import CapturedTrainer, record
 from histfl.engines.one_by_one import OneByOneTrainer
 from histfl.engines.stacked import StackedTrainer
-from histfl.engines.updates import StackedSGD
-from histfl.engines.vmapped import VmappedTrainer
+from histfl.engines.streamed import StreamedSteps
+from histfl.engines.vmapped import VmappedSteps
 from histfl.partition import State
 from histfl.training import Task, client_steps
+from histfl.training.precision import products
 
 TRIED_SAMPLES = 8
 
 
 def choose_trainer(task: Task) -> Trainer | None:
     """The fastest trainer that gives what the reference engine gives, or None where that alone will do."""
-    if not _repeatable(task):
-        return None
-    if _works(lambda: _stacked_agrees(task)):
-        return StackedTrainer(task)
-    if task.data.inputs.device.type == "cpu":
-        return OneByOneTrainer(task)
-    return VmappedTrainer(task) if _works(lambda: _vmapped_agrees(task)) else None
+    with products("float32"):
+        if not _repeatable(task):
+            return None
+        stacked = _works(lambda: _agrees(StackedTrainer, task))
+        if task.data.inputs.device.type == "cpu":
+            return StackedTrainer(task) if stacked else OneByOneTrainer(task)
+        ways: list[Callable[[Task], Way]] = [StackedTrainer] if stacked else [VmappedSteps, StreamedSteps]
+        fitting = [make(task) for make in ways if stacked or _works(partial(_agrees, make, task))]
+        return CapturedTrainer(task, fitting) if fitting else None
 
 
 def _works(attempt: Callable[[], bool]) -> bool:
@@ -103,8 +108,9 @@ def _one_step(task: Task, stacked: State) -> tuple[State, torch.Tensor]:
 
 
 def _trial(task: Task) -> Task:
-    """The task with a step large enough for a parameter that is not stepped to be seen."""
-    return dataclasses.replace(task, local=dataclasses.replace(task.local, learning_rate=0.1))
+    """The task with a step large enough for a parameter that is not stepped to be seen, in full precision."""
+    local = dataclasses.replace(task.local, learning_rate=0.1, precision="float32")
+    return dataclasses.replace(task, local=local)
 
 
 def _batch_of_two(task: Task) -> tuple[torch.Tensor, torch.Tensor]:
@@ -112,25 +118,31 @@ def _batch_of_two(task: Task) -> tuple[torch.Tensor, torch.Tensor]:
     return inputs, targets
 
 
-def _stacked_agrees(task: Task) -> bool:
+def _agrees(make: Callable[[Task], Way], task: Task) -> bool:
+    """Whether one step of that way, from a recording where there is a GPU, is what the reference computes."""
     trial = _trial(task)
-    stacked = _two_clients(trial)
-    leaves = {name: tensor.clone().requires_grad_() for name, tensor in stacked.items()}
-    found = StackedTrainer(trial).steps(leaves, {}, [_batch_of_two(trial)])
-    return _same(found, _one_step(trial, stacked))
+    way, start, batch = make(trial), _two_clients(trial), _batch_of_two(trial)
+    state = {name: way.placed(name, tensor.clone()) for name, tensor in start.items()}
+    losses = torch.zeros(2, device=batch[0].device)
 
+    def step() -> None:
+        leaves = {name: tensor.detach().requires_grad_() for name, tensor in state.items()}
+        losses.copy_(way.steps(leaves, {}, [batch])[1])
 
-def _vmapped_agrees(task: Task) -> bool:
-    trial = _trial(task)
-    stacked = _two_clients(trial)
-    gradients, losses = VmappedTrainer(trial).gradients(stacked, {}, *_batch_of_two(trial))
-    finals = {name: tensor.clone() for name, tensor in stacked.items()}
-    StackedSGD(list(finals.values()), trial.local).step([gradients[name] for name in finals])
-    return _same((finals, losses), _one_step(trial, stacked))
+    if losses.device.type == "cpu":
+        step()
+    else:
+        graph = record(step)
+        for name, tensor in start.items():
+            state[name].copy_(tensor)
+        graph.replay()
+    return _same((state, losses), _one_step(trial, start))
 
 
 def _same(found: tuple[State, torch.Tensor], expected: tuple[State, torch.Tensor]) -> bool:
-    return _close(found[1], expected[1]) and all(_close(found[0][n], x) for n, x in expected[0].items())
+    return _close(found[1], expected[1].to(found[1])) and all(
+        _close(found[0][name], x) for name, x in expected[0].items()
+    )
 
 
 def _close(left: torch.Tensor, right: torch.Tensor) -> bool:

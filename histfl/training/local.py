@@ -10,6 +10,7 @@ from torch import nn
 from torch.func import functional_call
 
 from histfl.errors import UsageError
+from histfl.training.precision import Precision, layers
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class LocalTraining:
     momentum: float = 0.0
     weight_decay: float = 0.0
     clip_norm: float | None = None
+    precision: Precision = "float32"
 
     def __post_init__(self) -> None:
         for name in ("local_steps", "batch_size"):
@@ -49,7 +51,8 @@ def client_steps(
     velocity: list[torch.Tensor] = []
     total = torch.zeros((), device=next(iter(start.values())).device)
     for inputs, targets in batches:
-        value = loss(functional_call(model, {**state, **constants}, (inputs,)), targets)
+        with layers(training.precision, inputs.device):
+            value = loss(functional_call(model, {**state, **constants}, (inputs,)), targets)
         gradients = torch.autograd.grad(value, tuple(state.values()), materialize_grads=True)
         with torch.no_grad():
             step = _step(tuple(state.values()), gradients, velocity, training)

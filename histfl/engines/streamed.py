@@ -1,0 +1,85 @@
+"""Models with large layers on a GPU: one client's step after another on a few parallel streams.
+
+A large convolution fills the GPU by itself; streams fill the gaps that its smaller neighbours leave.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.func import functional_call
+
+from histfl.engines.blocks import Batches
+from histfl.engines.updates import StackedSGD
+from histfl.partition import State
+from histfl.training import Task
+from histfl.training.precision import layers
+
+STREAMS = 6
+
+
+class StreamedSteps:
+    """Every client's forward and backward pass on its own, inside a recording."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self._streams = [torch.cuda.Stream(task.data.inputs.device) for _ in range(STREAMS)]
+
+    def placed(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """Kernels of convolutions with their channels innermost, [client, out, in, height, width]."""
+        if tensor.dim() != 5:
+            return tensor
+        return tensor.permute(0, 1, 3, 4, 2).contiguous().permute(0, 1, 4, 2, 3)
+
+    def steps(
+        self, start: State, constants: State, batches: Batches, velocity: State | None = None
+    ) -> tuple[State, torch.Tensor]:
+        total = torch.zeros(len(next(iter(start.values()))), device=self.task.data.inputs.device)
+        for inputs, targets in batches:
+            if inputs.dim() == 5:
+                inputs = (
+                    inputs.flatten(0, 1).to(memory_format=torch.channels_last).unflatten(0, inputs.shape[:2])
+                )
+            here = torch.cuda.current_stream()
+            values = []
+            for stream in self._streams:
+                stream.wait_stream(here)
+            for client in range(len(total)):
+                with torch.cuda.stream(self._streams[client % STREAMS]):
+                    own = _of_client(start, client)
+                    velocities = None if velocity is None else _of_client(velocity, client)
+                    values.append(
+                        self._step(
+                            own, _of_client(constants, client), velocities, inputs[client], targets[client]
+                        )
+                    )
+            for stream in self._streams:
+                here.wait_stream(stream)
+            total = total + torch.stack(values)
+        return {name: tensor.detach() for name, tensor in start.items()}, total
+
+    def _step(
+        self,
+        state: State,
+        constants: State,
+        velocity: State | None,
+        inputs: torch.Tensor,
+        targets: torch.Tensor,
+    ) -> torch.Tensor:
+        leaves = {name: tensor.requires_grad_() for name, tensor in state.items()}
+        with layers(self.task.local.precision, inputs.device):
+            value = self.task.loss(
+                functional_call(self.task.model, {**leaves, **constants}, (inputs,)), targets
+            )
+        gradients = torch.autograd.grad(value, tuple(leaves.values()), materialize_grads=True)
+        sgd = StackedSGD(_rows(leaves), self.task.local, None if velocity is None else _rows(velocity))
+        sgd.step([gradient.unsqueeze(0) for gradient in gradients])
+        return value.detach()
+
+
+def _of_client(stacked: State, client: int) -> State:
+    return {name: tensor[client].detach() for name, tensor in stacked.items()}
+
+
+def _rows(state: State) -> list[torch.Tensor]:
+    """The tensors of one client as [1, ...], where they lie."""
+    return [tensor.detach().unsqueeze(0) for tensor in state.values()]
