@@ -15,7 +15,7 @@ from histfl.data import Split, TensorData
 from histfl.engines import choose_engine
 from histfl.errors import DataError, UsageError
 from histfl.experiments.config import Config, UplinkSettings
-from histfl.experiments.fit import EXAMPLES, check_fit, check_parameters
+from histfl.experiments.fit import EXAMPLES, check_fit, check_parameters, check_precision
 from histfl.experiments.sizes import size_policy
 from histfl.models import build_model
 from histfl.models.lora import DEFAULT_BASE
@@ -51,10 +51,11 @@ class Experiment:
     def about(self) -> dict[str, Any]:
         """What a summary says of the run besides its configuration and its records."""
         network = self.hist.network
+        sampled = self.hist.participation.active_cells is not None  # of cells so many that a list tells little
         return {
             "cells": network.num_cells,
             "clients": network.num_clients,
-            "clients_per_cell": network.clients_per_cell.tolist(),
+            "clients_per_cell": None if sampled else network.clients_per_cell.tolist(),
             "parameters": self.hist.plan.num_parameters,
             "cut": [group.name for group in self.hist.plan.groups],
             "engine": self.engine.name,
@@ -168,6 +169,7 @@ def build(
     *,
     device: str = "auto",
     engine: str = "auto",
+    memory_gb: float | None = None,
     loss: Loss = nn.functional.cross_entropy,
 ) -> Experiment:
     """Place the ingredients on the device, split the data, plan the cut."""
@@ -175,6 +177,7 @@ def build(
     seeds = Seeds(config.training.seed)
     model = ingredients.model.to(place)
     dtype = check_parameters(model)
+    check_precision(config.training.precision, dtype, place)
     train, test = ingredients.train.to(place, dtype), ingredients.test.to(place, dtype)
     check_fit(model, train, test, loss, batch_size=config.training.batch_size)
     network = ingredients.network
@@ -200,6 +203,7 @@ def build(
             momentum=settings.momentum,
             weight_decay=settings.weight_decay,
             clip_norm=settings.clip_norm,
+            precision=settings.precision,
         ),
         loss=loss,
         uplink=build_uplink(config, cut.num_parameters, bits),
@@ -223,7 +227,7 @@ def build(
         model=model,
         test=test,
         bits_per_parameter=bits,
-        engine=choose_engine(engine, task),
+        engine=choose_engine(engine, task, memory_gb),
     )
 
 
