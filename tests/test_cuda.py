@@ -1,6 +1,8 @@
 """What runs on a GPU must agree with the CPU; skipped visibly where there is none."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -35,11 +37,13 @@ def make_data(samples: int) -> TensorData:
     return TensorData(inputs, torch.arange(samples) % 3, ("a", "b", "c"))
 
 
-def run(device: str, uplink: object, **more: object) -> histfl.Run:
+def run(device: str, uplink: object, model: nn.Module | None = None, **more: object) -> histfl.Run:
+    model = make_model() if model is None else model
+    dtype = next(model.parameters()).dtype
     return histfl.train(
-        make_model(),
-        make_data(96),
-        make_data(30),
+        model,
+        make_data(96).to("cpu", dtype),
+        make_data(30).to("cpu", dtype),
         network=Network.uniform(cells=3, clients=7),
         uplink=uplink,
         device=device,
@@ -65,6 +69,62 @@ def test_training_agrees_with_the_cpu(method: str, engine: str) -> None:
     for (name, left), right in zip(cpu.model.named_parameters(), cuda.model.parameters(), strict=True):
         torch.testing.assert_close(left, right.cpu(), rtol=1e-8, atol=1e-9, msg=name)
     assert cpu.records[-1]["latency"] == cuda.records[-1]["latency"]
+
+
+def make_dense_model() -> nn.Module:
+    torch.manual_seed(4)
+    layers = nn.Flatten(), nn.Linear(64, 30), nn.ReLU(), nn.Linear(30, 9), nn.Tanh(), nn.Linear(9, 3)
+    return nn.Sequential(*layers).double()
+
+
+@pytest.mark.parametrize("model", [make_model, make_dense_model])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"sizes": "optimised", "weight_decay": 0.1},
+        {"participants": 2, "dropout": 0.3, "rounds": 6},
+        {"momentum": 0.5, "clip_norm": 0.5},
+        {"sizes": (0.5, 0.3, 0.2), "memory_gb": 0.5},
+    ],
+    ids=["optimised sizes", "participation", "momentum", "uneven sizes"],
+)
+def test_recorded_steps_agree_with_the_cpu(model: Callable[[], nn.Module], settings: dict[str, Any]) -> None:
+    runs = {}
+    for device, engine in (("cpu", "reference"), ("cuda", "vectorised")):
+        runs[device] = run(device, "fdma", model=model(), engine=engine, **settings)
+        assert runs[device].summary["engine"] == engine
+    parameters = (run.model.named_parameters() for run in runs.values())
+    for (name, left), (_, right) in zip(*parameters, strict=True):
+        torch.testing.assert_close(left, right.cpu(), rtol=1e-8, atol=1e-9, msg=name)
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_fast_products_train_about_as_well(precision: str) -> None:
+    exact, fast = (
+        run("cuda", "fdma", model=make_dense_model().float(), precision=name, rounds=6)
+        for name in ("float32", precision)
+    )
+    for left, right in zip(exact.model.parameters(), fast.model.parameters(), strict=True):
+        assert 0 < (left - right).norm() < 0.05 * left.norm()
+
+
+def test_a_full_memory_trains_fewer_clients_at_once() -> None:
+    """Four hundred clients of a model of 48 MB do not fit into six gigabytes at once."""
+    torch.manual_seed(5)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Linear(8, 1_000_000), nn.Linear(1_000_000, 3))
+    data = make_data(800).to("cpu", torch.float32)
+    settings = {"split": "iid", "local_steps": 1, "batch_size": 2, "edge_rounds": 1, "rounds": 1}
+    network = Network.uniform(cells=1, clients=400)
+    try:
+        small = histfl.train(
+            model, data, data, network=network, method="hfedavg", device="cuda", memory_gb=6.0, **settings
+        )
+        assert torch.cuda.max_memory_allocated() < 6e9
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    large = histfl.train(model, data, data, network=network, method="hfedavg", device="cuda", **settings)
+    for left, right in zip(small.model.parameters(), large.model.parameters(), strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("signal", ["equivalent", "simulated"])

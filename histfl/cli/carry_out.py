@@ -39,6 +39,7 @@ class Choices:
     data_dir: Path | None
     device: str
     engine: str
+    memory_gb: float | None = None
     resume: bool = False
     tensorboard: bool = False
     mlflow: bool = False
@@ -70,7 +71,13 @@ def run_all(
         for name, config in configs.items():
             followers = choices.followers(name, config, folders[name])
             ingredients = load_ingredients(config, data_dir=choices.data_dir)
-            experiment = build(config, ingredients, device=choices.device, engine=choices.engine)
+            experiment = build(
+                config,
+                ingredients,
+                device=choices.device,
+                engine=choices.engine,
+                memory_gb=choices.memory_gb,
+            )
             folder = RunFolder(folders[name])
             with (
                 progress(name, config.training.rounds, Console(stderr=True)) as show,

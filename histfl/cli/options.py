@@ -19,6 +19,14 @@ DataDir = Annotated[
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 EngineName = Annotated[str, typer.Option("--engine", help="auto, reference or vectorised.")]
+PrecisionName = Annotated[
+    str | None,
+    typer.Option("--precision", help="float32, tf32 or bf16 (CUDA); short for training.precision."),
+]
+MemoryGb = Annotated[
+    float | None,
+    typer.Option("--memory-gb", help="Memory for the clients in training (default: what is free)."),
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on from the last whole round in --out.")]
 TensorBoardFlag = Annotated[
     bool, typer.Option("--tensorboard", help="Also write RUN/tensorboard (extra tensorboard).")

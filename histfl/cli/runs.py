@@ -13,9 +13,11 @@ from histfl.cli.options import (
     Device,
     EngineName,
     Json,
+    MemoryGb,
     MLflowFlag,
     MLflowUri,
     Out,
+    PrecisionName,
     Resume,
     Set,
     Source,
@@ -34,6 +36,8 @@ def run(
     data_dir: DataDir = None,
     device: Device = "auto",
     engine: EngineName = "auto",
+    precision: PrecisionName = None,
+    memory_gb: MemoryGb = None,
     resume: Resume = False,
     tensorboard: TensorBoardFlag = False,
     mlflow: MLflowFlag = False,
@@ -43,11 +47,11 @@ def run(
     """Train once; the folder gets records, a checkpoint, the model, a summary and a report."""
     from histfl.experiments.config import load_config
 
-    config = load_config(source, settings)
+    config = load_config(source, with_precision(settings, precision))
     _needs_out(resume, out)
     folder = out or free_folder(Path(source).stem)
     arms: dict[str, Config] = {config.method.name: config}
-    choices = Choices(data_dir, device, engine, resume, tensorboard, mlflow, mlflow_uri)
+    choices = Choices(data_dir, device, engine, memory_gb, resume, tensorboard, mlflow, mlflow_uri)
     summaries = run_all(arms, {config.method.name: folder}, folder, choices)
     show([folder], folder / "report.html", summaries[config.method.name] if as_json else None)
 
@@ -62,6 +66,8 @@ def sweep(
     data_dir: DataDir = None,
     device: Device = "auto",
     engine: EngineName = "auto",
+    precision: PrecisionName = None,
+    memory_gb: MemoryGb = None,
     resume: Resume = False,
     tensorboard: TensorBoardFlag = False,
     mlflow: MLflowFlag = False,
@@ -72,10 +78,10 @@ def sweep(
     from histfl.experiments.sweep import arms
 
     _needs_out(resume, out)
-    configs = {arm.name: arm.config for arm in arms(source, settings, vary)}
+    configs = {arm.name: arm.config for arm in arms(source, with_precision(settings, precision), vary)}
     folder = out or free_folder(f"{Path(source).stem}-sweep")
     folders = {name: folder / name for name in configs}
-    choices = Choices(data_dir, device, engine, resume, tensorboard, mlflow, mlflow_uri)
+    choices = Choices(data_dir, device, engine, memory_gb, resume, tensorboard, mlflow, mlflow_uri)
     summaries = run_all(configs, folders, folder, choices)
     show(list(folders.values()), folder / "report.html", summaries if as_json else None)
 
@@ -85,6 +91,8 @@ def quickstart(
     out: Out = None,
     device: Device = "auto",
     engine: EngineName = "auto",
+    precision: PrecisionName = None,
+    memory_gb: MemoryGb = None,
     resume: Resume = False,
     as_json: Json = False,
 ) -> None:
@@ -92,12 +100,17 @@ def quickstart(
     from histfl.experiments.config import load_config
 
     _needs_out(resume, out)
-    names = ("hist", "hfedavg")
-    configs = {name: load_config("quickstart", [*settings, f"method.name={name}"]) for name in names}
+    names, chosen = ("hist", "hfedavg"), with_precision(settings, precision)
+    configs = {name: load_config("quickstart", [*chosen, f"method.name={name}"]) for name in names}
     folder = out or free_folder("quickstart")
     folders = {name: folder / name for name in names}
-    summaries = run_all(configs, folders, folder, Choices(None, device, engine, resume))
+    summaries = run_all(configs, folders, folder, Choices(None, device, engine, memory_gb, resume))
     show(list(folders.values()), folder / "report.html", summaries if as_json else None)
+
+
+def with_precision(settings: list[str], precision: str | None) -> list[str]:
+    """The settings with that of --precision."""
+    return settings if precision is None else [*settings, f"training.precision={precision}"]
 
 
 def _needs_out(resume: bool, out: Path | None) -> None:

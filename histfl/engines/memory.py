@@ -1,4 +1,4 @@
-"""Freed memory kept for the next step."""
+"""Memory: how much the clients in training may take, and freed memory kept for the next step."""
 
 from __future__ import annotations
 
@@ -6,9 +6,51 @@ import ctypes
 import sys
 from functools import cache
 
+import torch
+
+from histfl.engines.blocks import Trainer
+from histfl.errors import UsageError
+from histfl.partition import State
+from histfl.training import Task
+
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h
 _LARGEST_MMAP_THRESHOLD = 32 * 2**20  # glibc takes no more on 64-bit machines
 _TRIM_ABOVE = 2**31 - 1
+
+
+COPIES = 4  # of a client's model during a step: itself, its gradient, a velocity, what is handed on
+
+
+def within(gigabytes: float, trainer: Trainer, task: Task) -> Trainer:
+    """`trainer` that keeps to so many gigabytes (10^9 bytes) of memory by training fewer clients at once."""
+    if not gigabytes > 0:
+        raise UsageError(f"--memory-gb {gigabytes}: it must be positive")
+    device = task.data.inputs.device
+    if device.type == "cpu":
+        return _FewerClients(gigabytes * 1e9, trainer, task)
+    # Beyond the fraction torch's allocator reports a full memory, and blocks are halved until they fit.
+    total = torch.cuda.get_device_properties(device).total_memory
+    torch.cuda.set_per_process_memory_fraction(min(1.0, gigabytes * 1e9 / total), device)
+    return trainer
+
+
+class _FewerClients:
+    """A trainer whose blocks are small enough for all threads' blocks to fit, or hold one client."""
+
+    def __init__(self, bytes_: float, trainer: Trainer, task: Task) -> None:
+        self.trainer, self.task = trainer, task
+        self.bytes_per_block = bytes_ / (
+            2 * torch.get_num_threads() + 1
+        )  # in training, and waiting to be read
+        self.train = trainer.train
+
+    def clients_at_once(self, start: State) -> int | None:
+        inputs = self.task.data.inputs
+        model = sum(tensor.numel() * tensor.element_size() for tensor in start.values())
+        batch = self.task.local.batch_size * inputs[0].numel() * inputs.element_size()
+        fitting = max(1, int(self.bytes_per_block / (COPIES * model + batch)))
+        most = self.trainer.clients_at_once(start)
+        return fitting if most is None else min(most, fitting)
 
 
 @cache

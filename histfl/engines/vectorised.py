@@ -17,9 +17,10 @@ from itertools import groupby
 import torch
 
 from histfl.engines.blocks import Block, Part, Trainer, cut_into_blocks, halves, num_clients
-from histfl.engines.memory import keep_freed_memory
+from histfl.engines.memory import keep_freed_memory, within
 from histfl.engines.reference import ReferenceEngine
 from histfl.engines.ways import choose_trainer
+from histfl.errors import UsageError
 from histfl.partition import State
 from histfl.training import CellJob, CellResult, Task
 from histfl.training.precision import products
@@ -53,7 +54,8 @@ class VectorisedEngine:
 
     name = "vectorised"
 
-    def __init__(self) -> None:
+    def __init__(self, memory_gb: float | None = None) -> None:
+        self.memory_gb = memory_gb
         self._known: tuple[Task, Trainer | None] | None = None
 
     def supports(self, task: Task) -> bool:
@@ -77,7 +79,10 @@ class VectorisedEngine:
 
     def _trainer(self, task: Task) -> Trainer | None:
         if self._known is None or self._known[0] is not task:
-            self._known = task, choose_trainer(task)
+            trainer = choose_trainer(task)
+            if trainer is not None and self.memory_gb is not None:
+                trainer = within(self.memory_gb, trainer, task)
+            self._known = task, trainer
         return self._known[1]
 
 
@@ -182,7 +187,10 @@ def _train(trainer: Trainer, block: Block) -> _Pieces:
         final, losses = trainer.train(block)
     except torch.OutOfMemoryError:
         if num_clients(block) == 1:
-            raise
+            raise UsageError(
+                "the GPU's memory is too small for the step of a single client; give it more (--memory-gb), "
+                "or lower training.batch_size"
+            ) from None
     else:
         sizes = [len(part.clients) for part in block]
         finals = {name: tensor.split(sizes) for name, tensor in final.items()}

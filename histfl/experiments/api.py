@@ -44,6 +44,7 @@ def train(
     loss: Loss = nn.functional.cross_entropy,
     device: str = "auto",
     engine: str = "auto",
+    memory_gb: float | None = None,
     out: Path | str | None = None,
     resume: bool = False,
     on_round: OnRound | None = None,
@@ -81,7 +82,7 @@ def train(
             sections.setdefault(section, {})[key] = _plain(value)
     config = checked(Config, sections, "train()")
     ingredients = Ingredients(copy.deepcopy(model), train_data, test_data, network)
-    experiment = build(config, ingredients, device=device, engine=engine, loss=loss)
+    experiment = build(config, ingredients, device=device, engine=engine, memory_gb=memory_gb, loss=loss)
     run = execute(experiment, RunFolder(Path(out)) if out else None, resume=resume, on_round=on_round)
     if out:
         run.write_report(Path(out) / "report.html")

@@ -51,7 +51,9 @@ class Experiment:
     def about(self) -> dict[str, Any]:
         """What a summary says of the run besides its configuration and its records."""
         network = self.hist.network
-        sampled = self.hist.participation.active_cells is not None  # of cells so many that a list tells little
+        sampled = (
+            self.hist.participation.active_cells is not None
+        )  # of cells so many that a list tells little
         return {
             "cells": network.num_cells,
             "clients": network.num_clients,

@@ -28,6 +28,7 @@ from histfl.settings import (
     checked,
     read_toml,
 )
+from histfl.training.precision import Precision
 from histfl.wireless.latency import CYCLES_PER_STEP, SWITCHED_CAPACITANCE
 from histfl.wireless.rates import DEFAULT_BANDWIDTH_HZ
 
@@ -85,6 +86,7 @@ class TrainingSettings(Settings):
     momentum: Annotated[float, Field(strict=True, ge=0, lt=1)] = 0.0
     weight_decay: NonNegative = 0.0
     clip_norm: Positive | None = None
+    precision: Precision = "float32"  # of products on a GPU; tf32 and bf16 are faster
     seed: Seed = 1
     targets: tuple[Fraction, ...] = (0.7, 0.8)
     stop_at_targets: Switch = False  # end after the round in which the last target is reached

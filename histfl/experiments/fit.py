@@ -12,6 +12,7 @@ from histfl.data import TensorData
 from histfl.errors import UsageError
 from histfl.partition import training_copy
 from histfl.training.jobs import Loss
+from histfl.training.precision import Precision
 
 EXAMPLES = 8  # enough for BatchNorm to have gradients worth comparing
 
@@ -26,6 +27,18 @@ def check_parameters(model: nn.Module) -> torch.dtype:
     if not any(parameter.requires_grad for parameter in parameters):
         raise UsageError("the model has no trainable parameter; at least one must have requires_grad")
     return next(parameter.dtype for parameter in parameters if parameter.requires_grad)
+
+
+def check_precision(precision: Precision, dtype: torch.dtype, device: torch.device) -> None:
+    """Faster products are a GPU's, and for float32 models."""
+    if precision == "float32":
+        return
+    if device.type != "cuda":
+        raise UsageError(
+            f"training.precision = {precision!r} needs a CUDA device; on a {device.type} use float32"
+        )
+    if dtype != torch.float32:
+        raise UsageError(f"training.precision = {precision!r} is for float32 models; this one is {dtype}")
 
 
 def check_fit(model: nn.Module, train: TensorData, test: TensorData, loss: Loss, *, batch_size: int) -> None:

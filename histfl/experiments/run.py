@@ -24,6 +24,7 @@ from histfl.partition import has_batch_statistics, recompute_statistics
 from histfl.theory import estimate
 from histfl.training import State, hist
 from histfl.training.evaluate import Evaluation, evaluate
+from histfl.training.precision import products
 
 CALIBRATION_BATCH = 500
 CALIBRATION_SAMPLES = 2000  # for BatchNorm statistics: enough for a few per mille of their spread
@@ -88,10 +89,11 @@ def execute(
     on_round: OnRound | None = None,
 ) -> Run:
     """Run all rounds that are not done yet; with a folder, every round is on the disk before the next."""
-    if folder is None:
-        return _execute(experiment, None, on_round)
-    with folder.claimed(experiment.config, resume=resume):
-        return _execute(experiment, folder, on_round)
+    with products("float32"):  # the engine alone follows training.precision
+        if folder is None:
+            return _execute(experiment, None, on_round)
+        with folder.claimed(experiment.config, resume=resume):
+            return _execute(experiment, folder, on_round)
 
 
 def _execute(experiment: Experiment, folder: RunFolder | None, on_round: OnRound | None) -> Run:

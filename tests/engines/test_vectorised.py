@@ -26,7 +26,7 @@ from histfl.engines.blocks import (
     stacked_start,
 )
 from histfl.engines.losses import stacked_loss
-from histfl.engines.memory import keep_freed_memory
+from histfl.engines.memory import keep_freed_memory, within
 from histfl.engines.one_by_one import OneByOneTrainer
 from histfl.engines.pooling import pool_across_images
 from histfl.engines.stacked import StackedTrainer
@@ -178,8 +178,19 @@ def test_cells_in_step_as_on_a_gpu(model: str, way: Callable[[Task], Trainer], m
 
 def test_one_client_that_does_not_fit_is_an_error() -> None:
     experiment = make_experiment("mlp")
-    with pytest.raises(torch.OutOfMemoryError):
+    with pytest.raises(UsageError, match="a single client"):
         _run_in_turn([jobs_of(experiment)[:1]], SmallMemory(StackedTrainer(experiment.hist.task), 0))
+
+
+def test_a_small_budget_trains_fewer_clients_at_once() -> None:
+    task = make_experiment("mlp").hist.task
+    trainer = StackedTrainer(task)
+    start = {name: value.detach() for name, value in task.model.named_parameters()}
+    chosen = trainer.clients_at_once(start)
+    assert within(1e6, trainer, task).clients_at_once(start) == chosen
+    assert within(1e-9, trainer, task).clients_at_once(start) == 1
+    with pytest.raises(UsageError, match="memory-gb -1"):
+        within(-1, trainer, task)
 
 
 def test_small_cells_share_a_block() -> None:
