@@ -1,13 +1,13 @@
-"""Pretrained transformers by hub name or local folder; the one place that asks for `transformers`."""
+"""Pretrained transformers by hub name or local folder; the one module that asks for `transformers`."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from histfl.data.store import places
 from histfl.errors import UsageError
 
 INSTALL_LINE = "pip install 'histfl[lora]'"
@@ -23,28 +23,31 @@ def load_transformer(base: str, **options: Any) -> Any:
     return _load("AutoModel", base, **options)
 
 
-def gguf_file(base: str) -> str | None:
-    """The GGUF file in the local folder `base` that has no other form of the model, if there is one."""
-    folder = Path(base).expanduser()
-    if not folder.is_dir() or (folder / "config.json").exists():
+def folder_of(base: str) -> Path | None:
+    """The local folder that `base` names, as a path or as a folder's name beside the data sets."""
+    candidates = [Path(base).expanduser(), *(place / base for place in places())]
+    return next((folder for folder in candidates if folder.is_dir()), None)
+
+
+def gguf_file(folder: Path) -> str | None:
+    """The GGUF file in a folder that holds no other form of the model, if there is one."""
+    if (folder / "config.json").exists():
         return None
     found = sorted(path.name for path in folder.glob("*.gguf"))
     if len(found) > 1:
-        raise UsageError(f"{base} holds {len(found)} GGUF files, {', '.join(found)}; leave one there")
+        raise UsageError(f"{folder} holds {len(found)} GGUF files, {', '.join(found)}; leave one there")
     return found[0] if found else None
 
 
 def _load(kind: str, base: str, **options: Any) -> Any:
+    folder = folder_of(base)
+    if folder is not None and (file := gguf_file(folder)) is not None:
+        options["gguf_file"] = file
     with _library() as transformers:
-        if (file := gguf_file(base)) is not None:
-            options["gguf_file"] = file
-        folder = Path(base).expanduser()
         try:
-            return getattr(transformers, kind).from_pretrained(
-                str(folder) if folder.is_dir() else base, **options
-            )
+            return getattr(transformers, kind).from_pretrained(str(folder or base), **options)
         except ImportError as error:
-            raise UsageError(f"cannot load {base!r}: {_first_line(error)}; {INSTALL_LINE}") from None
+            raise UsageError(f"cannot load {base!r}: {_first_line(error)}; type: {INSTALL_LINE}") from None
         except (OSError, ValueError, KeyError) as error:
             raise UsageError(
                 f"cannot load {base!r}: {_first_line(error)}; name a model of the hub that can be reached, or a "
@@ -55,12 +58,10 @@ def _load(kind: str, base: str, **options: Any) -> Any:
 @contextmanager
 def _library() -> Iterator[Any]:
     """The library `transformers`, without its progress bars meanwhile."""
-    # One warning per call in a process that forks, and we make no threads of it worth keeping.
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     try:
         import transformers
     except ImportError:
-        raise UsageError(f"pretrained models need the package transformers; {INSTALL_LINE}") from None
+        raise UsageError(f"pretrained models need the package transformers; type: {INSTALL_LINE}") from None
     logging = transformers.utils.logging
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()

@@ -77,7 +77,7 @@ def add_lora(
     try:
         import peft
     except ImportError:
-        raise UsageError(f"model lora needs the package peft; {INSTALL_LINE}") from None
+        raise UsageError(f"model lora needs the package peft; type: {INSTALL_LINE}") from None
     layers = {type(module).__name__ for module in transformer.modules()}
     config = peft.LoraConfig(
         r=rank,

@@ -1,0 +1,75 @@
+"""Texts as token ids, and where a pretrained model is looked for."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from histfl.data import TextData, load_text, load_tokens, tokenise
+from histfl.data.pretrained import folder_of, load_tokenizer
+from histfl.data.text import PADDING
+from histfl.errors import UsageError
+
+TEXTS = TextData(("red green blue", "", "green violet", "blue " * 9), torch.tensor([0, 1, 0, 1]), ("a", "b"))
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> str:
+    """A tokenizer of three words: 1 red, 2 green, 3 blue, 0 any other."""
+    import tokenizers
+    import transformers
+
+    vocabulary = {word: number for number, word in enumerate(("?", "red", "green", "blue"))}
+    known = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="?"))
+    known.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    folder = tmp_path / "words"
+    transformers.PreTrainedTokenizerFast(tokenizer_object=known, unk_token="?").save_pretrained(folder)
+    return str(folder)
+
+
+def test_texts_are_cut_and_padded(words: str) -> None:
+    data = tokenise(TEXTS, load_tokenizer(words), 4)
+    assert data.inputs.dtype == torch.int64
+    assert data.inputs.tolist() == [[1, 2, 3, -1], [-1] * 4, [2, 0, -1, -1], [3] * 4]
+    assert data.targets is TEXTS.targets
+    assert data.class_names == ("a", "b")
+    assert PADDING == -1
+    with pytest.raises(UsageError, match="max_length = 0"):
+        tokenise(TEXTS, load_tokenizer(words), 0)
+
+
+def test_a_base_is_found_beside_the_data_sets(
+    words: str, private_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert folder_of("words") is None
+    monkeypatch.setenv("HISTFL_DATA", str(Path(words).parent))
+    assert folder_of("words") == Path(words)
+    assert load_tokenizer("words")("blue red")["input_ids"] == [3, 1]
+
+
+def test_the_posts_as_tokens(full_data: Path, words: str) -> None:
+    train, test = load_tokens("20newsgroups", tokenizer=words, max_length=8, strip=("headers",))
+    assert train.inputs.shape == (11_314, 8)
+    assert test.inputs.shape == (7_532, 8)
+    texts, _ = load_text("20newsgroups", strip=("headers",))
+    first = texts.texts[0].split()
+    assert (train.inputs[0] != PADDING).sum() == min(8, len(first))
+    assert torch.equal(train.targets, texts.targets)
+
+
+def test_without_the_extra_the_install_line_is_said(words: str) -> None:
+    """A real interpreter in which the library cannot be imported."""
+    script = (
+        "import sys; sys.modules['transformers'] = None\n"
+        "import histfl.models\n"
+        "from histfl.data.pretrained import load_tokenizer\n"
+        "from histfl.errors import UsageError\n"
+        f"try: load_tokenizer({words!r})\n"
+        "except UsageError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert (
+        done.stdout == "pretrained models need the package transformers; type: pip install 'histfl[lora]'\n"
+    )
