@@ -9,10 +9,23 @@ from pathlib import Path
 from histfl.data import locate
 from histfl.errors import DataError, UsageError
 from histfl.experiments.arms import Arm
+from histfl.experiments.reproduce.air import fig9
 from histfl.experiments.reproduce.artefact import SEEDS, Artefact, Scale
+from histfl.experiments.reproduce.latency import fig8
 from histfl.experiments.reproduce.load import fig4, fig5
+from histfl.experiments.reproduce.periods import fig6, fig7
+from histfl.experiments.reproduce.tables import table1, table2
 
-ARTEFACTS: dict[str, Callable[[Scale], Artefact]] = {"fig4": fig4, "fig5": fig5}
+ARTEFACTS: dict[str, Callable[[Scale], Artefact]] = {
+    "fig4": fig4,
+    "fig5": fig5,
+    "fig6": fig6,
+    "fig7": fig7,
+    "fig8": fig8,
+    "fig9": fig9,
+    "table1": table1,
+    "table2": table2,
+}
 QUICK_DATA = ("fashion-mnist", "cifar10")
 
 

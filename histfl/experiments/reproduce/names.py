@@ -3,4 +3,10 @@
 TITLES = {
     "fig4": "Figure 4: accuracy against the communication load",
     "fig5": "Figure 5: communication cost to a target accuracy",
+    "fig6": "Figure 6: aggregation periods H and E",
+    "fig7": "Figure 7: partial participation",
+    "fig8": "Figure 8: submodel sizes optimised for latency",
+    "fig9": "Figure 9: over-the-air aggregation",
+    "table1": "Table I: LeNet-5 on Fashion-MNIST",
+    "table2": "Table II: ResNet-18 on CIFAR-10",
 }

@@ -118,6 +118,12 @@ class Repeats:
             found.append(float(result.columns["accuracy"][late].mean()) if result.finished else None)
         return self._spread(found)
 
+    def seconds_a_round(self) -> Spread:
+        """Simulated seconds of a global round, the mean over the run."""
+        return self._spread(
+            [result.columns["simulated_seconds"][-1] / result.rounds_done for result in self.results]
+        )
+
     def _spread(self, values: Sequence[float | None]) -> Spread:
         """Runs that have not come so far are left out: they are not finished."""
         return Spread(tuple(value for value in values if value is not None), self.asked)
