@@ -47,7 +47,7 @@ def random_bits(key: int, *coordinates: torch.Tensor) -> torch.Tensor:
     point depends on `key` and the point alone, so any subset can be drawn, in any order, in one
     tensor operation.
     """
-    bits = torch.as_tensor(key, dtype=torch.int64, device=coordinates[0].device)
+    bits = torch.full((), key, dtype=torch.int64, device=coordinates[0].device)  # a copy would wait for a GPU
     for coordinate in coordinates:
         bits = _mix(bits + _GOLDEN * (coordinate.to(torch.int64) + 1))
     return bits

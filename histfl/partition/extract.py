@@ -20,7 +20,7 @@ def extract(state: State, submodel: Submodel) -> State:
             compact[name] = value.clone()
             continue
         for axis, positions in axes.items():
-            value = value.index_select(axis, positions.to(value.device))
+            value = value.index_select(axis, positions.to(value.device, non_blocking=True))
         compact[name] = value
     return compact
 

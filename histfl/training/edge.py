@@ -25,7 +25,8 @@ def mean_of_clients(finals: Iterable[State]) -> State:
             partial = tensor.sum(dim=0, dtype=torch.promote_types(tensor.dtype, torch.float32))
             total[name] = total[name] + partial if name in total else partial
             dtypes[name] = tensor.dtype
-    return {name: (tensor / count).to(dtypes[name]) for name, tensor in total.items()}
+    torch._foreach_div_(list(total.values()), count)
+    return {name: tensor.to(dtypes[name]) for name, tensor in total.items()}
 
 
 def run_cell(job: CellJob) -> CellResult:
