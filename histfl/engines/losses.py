@@ -1,4 +1,4 @@
-"""The clients' losses side by side."""
+"""The clients' losses side by side, and where they pull the outputs."""
 
 from __future__ import annotations
 
@@ -9,17 +9,35 @@ import torch.nn.functional as F
 
 from histfl.training.jobs import Loss
 
-StackedLoss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+StackedLoss = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
 
 def stacked_loss(loss: Loss) -> StackedLoss:
-    """`loss` of outputs [client, batch, ...] and targets [client, batch], for every client: [client]."""
-    each: StackedLoss = torch.func.vmap(loss)
-    return _cross_entropies if loss is F.cross_entropy else each
+    """A function of outputs [client, batch, ...] and targets [client, batch] that gives every client's
+    `loss`, [client], and its gradient with respect to the outputs."""
+
+    each = torch.func.vmap(loss)
+
+    def by_autograd(outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        leaf = outputs.detach().requires_grad_()
+        with torch.enable_grad():
+            values = each(leaf, targets)
+        (pull,) = torch.autograd.grad(values, leaf, torch.ones_like(values))
+        return values.detach(), pull
+
+    def cross_entropies(outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return (_of_classes if outputs.dim() == 3 else by_autograd)(outputs, targets)
+
+    return cross_entropies if loss is F.cross_entropy else by_autograd
 
 
-def _cross_entropies(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    if outputs.dim() == 3:
-        # Classes on the axis before the last: torch's softmax over few entries is several times faster so.
-        return F.cross_entropy(outputs.transpose(1, 2).contiguous(), targets, reduction="none").mean(dim=1)
-    return torch.func.vmap(F.cross_entropy)(outputs, targets)
+@torch.no_grad()
+def _of_classes(outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cross-entropies: mean of -log p(target) over the batch, with the gradient (p - 1[target]) / batch, p the softmax of
+    outputs [client, batch, class]: both from one softmax, and without autograd's way through it."""
+    # Classes on the axis before the last: torch's softmax over few entries is several times faster so.
+    log_p = torch.log_softmax(outputs.transpose(1, 2), dim=1)
+    right = targets.unsqueeze(1)
+    log_p_right = log_p.gather(1, right)
+    pull = log_p.exp_().scatter_(1, right, log_p_right.exp() - 1.0).div_(targets.shape[1])
+    return log_p_right.mean(dim=(1, 2)).neg_(), pull.transpose(1, 2)

@@ -7,7 +7,7 @@ import torch
 from histfl.engines.blocks import Batches, Block, Samples, stacked_constants, stacked_start
 from histfl.engines.losses import stacked_loss
 from histfl.engines.stacked_graph import StackedGraph, shared_tensors
-from histfl.engines.stacked_linear import InPlaceSGD, gains_from_room, with_room
+from histfl.engines.stacked_linear import InPlaceSGD, LinearCall, gains_from_room, with_room
 from histfl.engines.updates import StackedSGD
 from histfl.partition import State
 from histfl.training import LocalTraining, Task
@@ -23,6 +23,7 @@ class StackedTrainer:
         self.task = task
         self.graph = StackedGraph(task.model)
         self.losses = stacked_loss(task.loss)
+        self.in_place = in_place_sgd(task.local)
         self.samples = Samples(task)
 
     def clients_at_once(self, start: State) -> int | None:
@@ -43,26 +44,29 @@ class StackedTrainer:
         local, clients = self.task.local, len(next(iter(start.values())))
         shared = shared_tensors(self.task.model, clients, start | constants)
         tensors = {**shared, **constants, **start}
-        update = in_place_sgd(local)
-        stepped = [name for name in start if update is None or name not in self.graph.alone]
+        stepped = [name for name in start if self.in_place is None or name not in self.graph.alone]
         rest = [start[name] for name in stepped]
         sgd = StackedSGD(rest, local, velocity if velocity is None else [velocity[name] for name in stepped])
         total = torch.zeros(clients, device=self.task.data.inputs.device)
-        one = None
         for inputs, targets in batches:
-            values = self.losses(self.graph(inputs, tensors, update), targets)
-            one = torch.ones_like(values) if one is None else one
-            torch.autograd.backward(values, one)  # updates in place what needs no gradient of its own
-            sgd.step([torch.zeros_like(x) if x.grad is None else x.grad for x in rest])
-            for tensor in rest:
-                tensor.grad = None
-            total = total + values.detach()
+            calls: list[LinearCall] = []
+            outputs = self.graph(inputs, tensors, None if self.in_place is None else calls)
+            with torch.no_grad():
+                values, pull = self.losses(outputs.detach(), targets)
+                total = total + values
+                wanted = (*(call.outputs for call in calls), *rest)
+                gradients = torch.autograd.grad(outputs, wanted, pull, materialize_grads=True)
+                if self.in_place is not None:
+                    for call, gradient in zip(calls, gradients, strict=False):
+                        call.step(gradient, self.in_place)
+                sgd.step(gradients[len(calls) :])
         return {name: tensor.detach() for name, tensor in start.items()}, total
 
     def placed(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor where products with it are fast."""
-        gains = name in self.graph.alone and gains_from_room(tensor.shape[1])
-        return with_room(tensor) if gains and tensor.device.type == "cpu" else tensor
+        recorded = self.in_place is not None and name in self.graph.alone
+        gains = recorded and tensor.device.type == "cpu" and gains_from_room(tensor.shape[1])
+        return with_room(tensor) if gains else tensor
 
 
 def in_place_sgd(local: LocalTraining) -> InPlaceSGD | None:

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-from histfl.engines.stacked_linear import InPlaceSGD, stacked_linear
+from histfl.engines.stacked_linear import LinearCall, stacked_linear
 from histfl.partition import State
 
 
@@ -25,10 +25,10 @@ class Unstackable(Exception):
 
 
 class StackedGraph:
-    """`graph(inputs [client, batch, ...], tensors, update)` with every tensor of `tensors` [client, ...].
+    """`graph(inputs [client, batch, ...], tensors, calls)` with every tensor of `tensors` [client, ...].
 
     `alone` names the weights and biases of linear layers all of whose parameters the graph reads exactly
-    once; where `update` is given, the backward pass updates these in place.
+    once; where `calls` is given, what these layers did is added to it, and autograd sees them as constants.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -51,9 +51,9 @@ class StackedGraph:
         self._run = fx.GraphModule(model, _Rewriter(model, names, self.alone).rewrite(source))
 
     def __call__(
-        self, inputs: torch.Tensor, tensors: Mapping[str, torch.Tensor], update: InPlaceSGD | None = None
+        self, inputs: torch.Tensor, tensors: Mapping[str, torch.Tensor], calls: list[LinearCall] | None = None
     ) -> torch.Tensor:
-        outputs: torch.Tensor = self._run(inputs, tensors, update)
+        outputs: torch.Tensor = self._run(inputs, tensors, calls)
         return outputs
 
 
@@ -88,7 +88,7 @@ class _Rewriter:
         if len(placeholders) != 1:
             raise Unstackable(f"the module takes {len(placeholders)} inputs")
         self.values[placeholders[0]] = self.graph.placeholder("inputs")
-        self.tensors, self.update = self.graph.placeholder("tensors"), self.graph.placeholder("update")
+        self.tensors, self.calls = self.graph.placeholder("tensors"), self.graph.placeholder("calls")
         for node in source.nodes:
             if node.op == "output":
                 if not isinstance(node.args[0], fx.Node):
@@ -111,8 +111,8 @@ class _Rewriter:
         if type(module) is nn.Linear:
             both = [module.weight] if module.bias is None else [module.weight, module.bias]
             alone = all(self.names[id(tensor)] in self.alone for tensor in both)
-            update = self.update if alone else None
-            return self.graph.call_function(stacked_linear, (inputs, *self._affine(module), update))
+            calls = self.calls if alone else None
+            return self.graph.call_function(stacked_linear, (inputs, *self._affine(module), calls))
         if type(module) is nn.LayerNorm:
             axes = len(module.normalized_shape)
             return self.graph.call_function(_layer_norm, (inputs, *self._affine(module), axes, module.eps))

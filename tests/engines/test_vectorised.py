@@ -31,7 +31,7 @@ from histfl.engines.one_by_one import OneByOneTrainer
 from histfl.engines.pooling import pool_across_images
 from histfl.engines.stacked import StackedTrainer
 from histfl.engines.stacked_graph import StackedGraph, Unstackable
-from histfl.engines.stacked_linear import InPlaceSGD, stacked_linear, with_room
+from histfl.engines.stacked_linear import InPlaceSGD, LinearCall, stacked_linear, with_room
 from histfl.engines.vectorised import _bundles, _results, _run_in_turn
 from histfl.engines.vmapped import VmappedSteps
 from histfl.engines.ways import choose_trainer
@@ -260,22 +260,26 @@ def test_stacked_linear_is_each_clients_linear_and_its_step(
     start = [normal(clients, out, width), *([normal(clients, out)] if bias else [])]
     tensors = [(with_room(x) if r else x.clone()).requires_grad_() for x, r in zip(start, room, strict=False)]
     pull = normal(clients, *between, out)
-    update = InPlaceSGD(learning_rate=0.1, keep=0.9) if in_place else None
-    outputs = stacked_linear(inputs, tensors[0], tensors[1] if bias else None, update)
-    outputs.backward(pull)
+    calls: list[LinearCall] = []
+    outputs = stacked_linear(inputs, tensors[0], tensors[1] if bias else None, calls if in_place else None)
+    wanted = [inputs, *(call.outputs for call in calls), *([] if in_place else tensors)]
+    with torch.no_grad():
+        for_inputs, *gradients = torch.autograd.grad(outputs, wanted, pull)
+        for call, gradient in zip(calls, gradients, strict=False):
+            call.step(gradient, InPlaceSGD(learning_rate=0.1, keep=0.9))
 
     leaves = [x.clone().requires_grad_() for x in start]
     again = inputs.detach().clone().requires_grad_()
     right = torch.stack([F.linear(again[i], *[x[i] for x in leaves]) for i in range(clients)])
     right.backward(pull)
     torch.testing.assert_close(outputs, right)
-    torch.testing.assert_close(inputs.grad, again.grad)
-    for tensor, before, leaf in zip(tensors, start, leaves, strict=True):
+    torch.testing.assert_close(for_inputs, again.grad)
+    assert len(calls) == in_place
+    for i, (tensor, before, leaf) in enumerate(zip(tensors, start, leaves, strict=True)):
         if in_place:
-            assert tensor.grad is None
             torch.testing.assert_close(tensor.detach(), 0.9 * before - 0.1 * leaf.grad)
         else:
-            torch.testing.assert_close(tensor.grad, leaf.grad)
+            torch.testing.assert_close(gradients[i], leaf.grad)
             assert torch.equal(tensor, before)
 
 
@@ -301,8 +305,12 @@ def squared(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 def test_stacked_losses_are_each_clients(loss: Callable[..., torch.Tensor]) -> None:
     outputs = torch.randn(3, 5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     targets = torch.arange(15).view(3, 5) % 4
-    right = torch.stack([loss(outputs[i], targets[i]) for i in range(3)])
-    torch.testing.assert_close(stacked_loss(loss)(outputs, targets), right)
+    values, pull = stacked_loss(loss)(outputs, targets)
+    leaf = outputs.clone().requires_grad_()
+    right = torch.stack([loss(leaf[i], targets[i]) for i in range(3)])
+    right.sum().backward()
+    torch.testing.assert_close(values, right)
+    torch.testing.assert_close(pull, leaf.grad)
 
 
 @settings(deadline=None, max_examples=40)
