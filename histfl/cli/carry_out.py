@@ -101,7 +101,7 @@ def _all_of(hooks: Sequence[Callable[[dict[str, Any]], None]]) -> Callable[[dict
 
 def show(folders: Sequence[Path], page: Path, as_json: object | None) -> None:
     """The answer of the runs in `folders`, as a table and a sentence."""
-    from histfl.experiments.report import answer_sentence, answer_table, arms_of, gather
+    from histfl.experiments.report import answer_sentence, answer_table, gather, groups_of
 
     if as_json is not None:
         print_json(as_json)
@@ -109,8 +109,8 @@ def show(folders: Sequence[Path], page: Path, as_json: object | None) -> None:
     gathered = gather(folders)
     for name, reason in gathered.broken:
         typer.echo(f"not shown: {name}: {reason}", err=True)
-    arms = arms_of(gathered.runs)
-    answer = answer_table(arms)
+    groups = groups_of(gathered.runs)
+    answer = answer_table(groups)
     lines = [
         [column.heading for column in answer.columns],
         *([cell.text for cell in row] for row in answer.rows),
@@ -122,5 +122,5 @@ def show(folders: Sequence[Path], page: Path, as_json: object | None) -> None:
         table.add_row(*(Text(cell) for cell in line))
     screen = console()
     screen.print(table)
-    screen.print(Text(answer_sentence(arms)))
+    screen.print(Text(answer_sentence(groups)))
     screen.print(f"report: {page}", soft_wrap=True, highlight=False, markup=False)

@@ -12,12 +12,12 @@ import plotly.graph_objects as go
 from histfl.errors import UsageError
 from histfl.experiments.records import Record, scalars
 from histfl.experiments.report import (
-    Arm,
     Gathered,
+    Group,
     ShownRun,
     answer_sentence,
     answer_table,
-    arms_of,
+    groups_of,
     runs_table,
     write_report,
 )
@@ -33,13 +33,13 @@ class Comparison:
     runs: tuple[ShownRun, ...]
 
     @property
-    def arms(self) -> list[Arm]:
-        """The runs by configuration; those that differ in the seed alone are one arm."""
-        return arms_of(self.runs)
+    def groups(self) -> list[Group]:
+        """The runs by configuration; those that differ in the seed alone are one group."""
+        return groups_of(self.runs)
 
     @property
     def sentence(self) -> str:
-        return answer_sentence(self.arms)
+        return answer_sentence(self.groups)
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -52,7 +52,7 @@ class Comparison:
         """Test accuracy against megabytes_per_client, simulated_seconds or round."""
         if against not in AXES:
             raise UsageError(f"plot against {against!r}; use {', '.join(AXES)}")
-        return accuracy_figure(self.arms, against)
+        return accuracy_figure(self.groups, against)
 
     def write_report(self, path: Path | str) -> None:
         """The comparison as one self-contained page, such as report.html."""
@@ -63,7 +63,7 @@ class Comparison:
         return self.sentence
 
     def _repr_html_(self) -> str:
-        return table_html(answer_table(self.arms), self.sentence, "comparison")
+        return table_html(answer_table(self.groups), self.sentence, "comparison")
 
 
 def compare(*runs: Run, **named: Run) -> Comparison:

@@ -11,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from runs_for_tests import write_run
 
-from histfl.experiments.report import answer_sentence, answer_table, arms_of, gather, runs_table
-from histfl.experiments.report.arms import POINTS, Arm, baseline_of
+from histfl.experiments.report import answer_sentence, answer_table, gather, groups_of, runs_table
 from histfl.experiments.report.figures import accuracy_figure, cell_figure, part_figure, size_figure
+from histfl.experiments.report.groups import POINTS, Group, baseline_of
 from histfl.experiments.report.html import escape, script_json, table_html
 from histfl.experiments.report.page import rerun_command
 from histfl.experiments.store import RunFolder
 
 
-def arms_in(folder: Path) -> list[Arm]:
-    return arms_of(gather([folder]).runs)
+def groups_in(folder: Path) -> list[Group]:
+    return groups_of(gather([folder]).runs)
 
 
 @pytest.fixture
@@ -33,14 +33,14 @@ def compared(tmp_path: Path) -> Path:
 
 def test_the_sentence_gives_the_savings_at_the_highest_target_that_both_reach(compared: Path) -> None:
     # accuracy 0.9 n / (n + 3) passes 0.5 in round 4: 0.7 * 4 MB and 0.11 * 4 s against four times that
-    assert answer_sentence(arms_in(compared)) == (
+    assert answer_sentence(groups_in(compared)) == (
         "To 50% accuracy, hist sends 2.8 MB a client where hierarchical FedAvg sends 11.2 MB: 4.0 times less. "
         "It takes 4.0 times less simulated time."
     )
 
 
 def test_the_table_has_the_cost_of_each_target_and_its_ratio(compared: Path) -> None:
-    table = answer_table(arms_in(compared))
+    table = answer_table(groups_in(compared))
     rows = {row[0].text: dict(zip([c.key for c in table.columns], row, strict=True)) for row in table.rows}
     hist, base = rows["hist"], rows["hfedavg"]
     assert hist["to_0.5_megabytes_per_client"].value == pytest.approx(2.8)
@@ -66,11 +66,11 @@ def test_the_table_of_runs_has_the_summaries_own_numbers(compared: Path) -> None
 def test_seeds_are_one_arm_with_a_mean_and_a_range(tmp_path: Path) -> None:
     for seed, offset in ((1, 0.0), (2, 0.02), (3, 0.04)):
         write_run(tmp_path / f"method.name=hist+training.seed={seed}", f"training.seed={seed}", offset=offset)
-    (arm,) = arms_in(tmp_path)
-    assert arm.label == "hist (3 seeds)"
-    accuracy = answer_table([arm]).rows[0][1]
+    (group,) = groups_in(tmp_path)
+    assert group.label == "hist (3 seeds)"
+    accuracy = answer_table([group]).rows[0][1]
     assert (accuracy.text, accuracy.note) == ("0.620", "0.600 to 0.640")
-    band, line = accuracy_figure([arm], "round").data
+    band, line = accuracy_figure([group], "round").data
     assert np.allclose(line.y, np.array([0.9 * n / (n + 3) + 0.02 for n in range(1, 7)]))
     assert np.allclose(band.y[:6] - band.y[:5:-1], 0.04)
     assert band.legendgroup == line.legendgroup  # hidden together
@@ -79,15 +79,15 @@ def test_seeds_are_one_arm_with_a_mean_and_a_range(tmp_path: Path) -> None:
 def test_a_target_that_only_some_seeds_reach_has_no_mean(tmp_path: Path) -> None:
     for seed, offset in ((1, 0.0), (2, 0.1)):
         write_run(tmp_path / f"seed{seed}", f"training.seed={seed}", "training.targets=[0.65]", offset=offset)
-    (arm,) = arms_in(tmp_path)
-    cell = answer_table([arm]).rows[0][3]
+    (group,) = groups_in(tmp_path)
+    cell = answer_table([group]).rows[0][3]
     assert (cell.text, cell.value) == ("1 of 2 seeds", None)
 
 
 def test_the_same_run_twice_is_not_two_seeds(tmp_path: Path) -> None:
     write_run(tmp_path / "a")
     write_run(tmp_path / "b")
-    assert [arm.label for arm in arms_in(tmp_path)] == ["a", "b"]
+    assert [group.label for group in groups_in(tmp_path)] == ["a", "b"]
 
 
 def test_an_arm_is_compared_with_the_baseline_of_its_own_setting(tmp_path: Path) -> None:
@@ -95,34 +95,34 @@ def test_an_arm_is_compared_with_the_baseline_of_its_own_setting(tmp_path: Path)
         for method in ("hist", "hfedavg"):
             write_run(tmp_path / f"{method}-{cells}", f"method.name={method}", f"network.cells={cells}")
     write_run(tmp_path / "hist-5", "network.cells=5")
-    arms = {arm.name: arm for arm in arms_in(tmp_path)}
-    found = {name: baseline_of(arm, list(arms.values())) for name, arm in arms.items()}
-    assert found["hist-2"] is arms["hfedavg-2"]
-    assert found["hist-4"] is arms["hfedavg-4"]
+    groups = {group.name: group for group in groups_in(tmp_path)}
+    found = {name: baseline_of(group, list(groups.values())) for name, group in groups.items()}
+    assert found["hist-2"] is groups["hfedavg-2"]
+    assert found["hist-4"] is groups["hfedavg-4"]
     assert found["hist-5"] is None  # two baselines, none of five cells: no guess
 
 
 def test_a_sweeps_arm_is_named_by_its_settings(tmp_path: Path) -> None:
     write_run(tmp_path / "method.name=hist+network.cells=5", "network.cells=5")
     write_run(tmp_path / "c++=d")
-    assert [arm.name for arm in arms_in(tmp_path)] == ["c++=d", "hist, cells=5"]
+    assert [group.name for group in groups_in(tmp_path)] == ["c++=d", "hist, cells=5"]
 
 
 def test_one_run_alone_is_described(tmp_path: Path) -> None:
     write_run(tmp_path / "only")
-    assert answer_sentence(arms_in(tmp_path)) == (
+    assert answer_sentence(groups_in(tmp_path)) == (
         "only is at 60.0% accuracy after 6 rounds, 4.2 MB a client and 0.66 simulated seconds."
     )
 
 
 def test_the_figures_show_the_records(compared: Path) -> None:
-    arms = arms_in(compared)
-    hist = [arm.name for arm in arms].index("hist")
-    compute, uplink = part_figure(arms).data
+    groups = groups_in(compared)
+    hist = [group.name for group in groups].index("hist")
+    compute, uplink = part_figure(groups).data
     assert compute.x[hist] == pytest.approx(0.01)
     assert uplink.x[hist] == pytest.approx(0.1)
-    assert np.allclose(cell_figure(arms).data[hist].y, [0.11 / (cell + 1) for cell in range(4)])
-    drawn = size_figure(arms).data[hist]
+    assert np.allclose(cell_figure(groups).data[hist].y, [0.11 / (cell + 1) for cell in range(4)])
+    drawn = size_figure(groups).data[hist]
     assert np.isnan(drawn.y).sum() == 4  # a gap after each cell's line
     assert drawn.y[6 + 1] == 1001  # cell 1 in round 1
 
@@ -130,9 +130,9 @@ def test_the_figures_show_the_records(compared: Path) -> None:
 @pytest.mark.parametrize("rounds", [1, 2, 199, 200, 201, 777])
 def test_lines_are_thinned_and_keep_both_ends(tmp_path: Path, rounds: int) -> None:
     write_run(tmp_path / "run", rounds=rounds)
-    (arm,) = arms_in(tmp_path)
-    assert len(arm.shown) == min(rounds, POINTS)
-    assert (arm.shown[0], arm.shown[-1]) == (0, rounds - 1)
+    (group,) = groups_in(tmp_path)
+    assert len(group.shown) == min(rounds, POINTS)
+    assert (group.shown[0], group.shown[-1]) == (0, rounds - 1)
 
 
 def test_the_command_runs_the_folders_own_configuration(tmp_path: Path) -> None:

@@ -234,7 +234,7 @@ def test_broken_runs_are_named_on_the_page(tmp_path: Path, open_page: Callable[.
 
 
 def test_a_large_sweep_stays_small(tmp_path: Path, open_page: Callable[..., Any]) -> None:
-    """Forty runs of five hundred rounds: eight arms, five seeds each."""
+    """Forty runs of five hundred rounds: eight groups, five seeds each."""
     for cells in (2, 4, 5, 10):
         for method in ("hist", "hfedavg"):
             for seed in range(5):

@@ -59,7 +59,7 @@ def test_runs_and_comparisons_write_their_page(runs: dict[str, histfl.Run], tmp_
 def test_runs_may_be_named_and_seeds_are_one_arm(runs: dict[str, histfl.Run]) -> None:
     found = histfl.compare(runs["hist"], trained("hist", seed=2), theirs=runs["hfedavg"])
     assert [run.name for run in found.runs] == ["hist 1", "hist 2", "theirs"]
-    assert [arm.label for arm in found.arms] == ["hist (2 seeds)", "theirs"]
+    assert [group.label for group in found.groups] == ["hist (2 seeds)", "theirs"]
     with pytest.raises(UsageError, match="at least one run"):
         histfl.compare()
 

@@ -1,4 +1,4 @@
-"""The answer in words and numbers: a sentence, what each arm's accuracy cost, and every run's totals.
+"""The answer in words and numbers: a sentence, what each group's accuracy cost, and every run's totals.
 
 One table serves the page, the terminal, CSV and LaTeX, so that all of them say the same.
 """
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from histfl.experiments.report.arms import Arm, baseline_of
 from histfl.experiments.report.folders import ShownRun
+from histfl.experiments.report.groups import Group, baseline_of
 
 COSTS = (
     ("round", "rounds", "d"),
@@ -58,9 +58,9 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
 
 
-def answer_table(arms: Sequence[Arm]) -> Table:
-    """A row an arm: final accuracy, megabytes, and what every target took, with the ratio to HFedAvg."""
-    targets = targets_of(arms)
+def answer_table(groups: Sequence[Group]) -> Table:
+    """A row a group: final accuracy, megabytes, and what every target took, with the ratio to HFedAvg."""
+    targets = targets_of(groups)
     columns = [
         Column("run", "run"),
         Column("final_accuracy", "accuracy"),
@@ -69,23 +69,23 @@ def answer_table(arms: Sequence[Arm]) -> Table:
     for target in targets:
         columns += _target_columns(target)
     rows = []
-    for arm in arms:
-        base = baseline_of(arm, arms)
+    for group in groups:
+        base = baseline_of(group, groups)
         row = [
-            Cell(arm.label, arm.label),
-            _mean(arm, lambda run: run.summary["final_accuracy"], ".3f"),
-            _mean(arm, lambda run: run.summary["megabytes_per_client"], ".1f"),
+            Cell(group.label, group.label),
+            _mean(group, lambda run: run.summary["final_accuracy"], ".3f"),
+            _mean(group, lambda run: run.summary["megabytes_per_client"], ".1f"),
         ]
         for target in targets:
             for key, _, digits in COSTS:
-                row.append(_to_target(arm, base, target, key, digits))
+                row.append(_to_target(group, base, target, key, digits))
         rows.append(tuple(row))
     return Table(tuple(columns), tuple(rows))
 
 
 def runs_table(runs: Sequence[ShownRun]) -> Table:
     """A row a run, its totals as summary.json has them."""
-    targets = targets_of([Arm(run.name, (run,)) for run in runs])
+    targets = targets_of([Group(run.name, (run,)) for run in runs])
     columns = [
         Column("run", "run"),
         Column("method", "method"),
@@ -105,37 +105,41 @@ def runs_table(runs: Sequence[ShownRun]) -> Table:
     return Table(tuple(columns), tuple(rows))
 
 
-def answer_sentence(arms: Sequence[Arm]) -> str:
-    """The comparison in a sentence: the cheapest arm against hierarchical FedAvg at the highest target."""
-    pairs = [(arm, base) for arm in arms if arm.method != "hfedavg" and (base := baseline_of(arm, arms))]
+def answer_sentence(groups: Sequence[Group]) -> str:
+    """The comparison in a sentence: the cheapest group against hierarchical FedAvg at the highest target."""
+    pairs = [
+        (group, base)
+        for group in groups
+        if group.method != "hfedavg" and (base := baseline_of(group, groups))
+    ]
     if not pairs:
-        return _alone(arms)
-    for target in reversed(targets_of(arms)):
+        return _alone(groups)
+    for target in reversed(targets_of(groups)):
         both = []
-        for arm, base in pairs:
-            mine, theirs = (cost_to(a, target, "megabytes_per_client") for a in (arm, base))
+        for group, base in pairs:
+            mine, theirs = (cost_to(a, target, "megabytes_per_client") for a in (group, base))
             if mine and theirs:
-                both.append((theirs / mine, mine, theirs, arm, base))
+                both.append((theirs / mine, mine, theirs, group, base))
         if both:
-            _, mine, theirs, arm, base = max(both, key=lambda entry: entry[0])
-            seconds = [cost_to(a, target, "simulated_seconds") or 0.0 for a in (arm, base)]
+            _, mine, theirs, group, base = max(both, key=lambda entry: entry[0])
+            seconds = [cost_to(a, target, "simulated_seconds") or 0.0 for a in (group, base)]
             also = f" It takes {_times(*seconds)} simulated time." if all(seconds) else ""
             return (
-                f"To {percent(target)} accuracy, {arm.name} sends {mine:.1f} MB a client where hierarchical FedAvg "
+                f"To {percent(target)} accuracy, {group.name} sends {mine:.1f} MB a client where hierarchical FedAvg "
                 f"sends {theirs:.1f} MB: {_times(mine, theirs)}.{also}"
             )
     return "No target accuracy was reached by both hierarchical FedAvg and another run."
 
 
-def targets_of(arms: Sequence[Arm]) -> list[str]:
+def targets_of(groups: Sequence[Group]) -> list[str]:
     return sorted(
-        {target for arm in arms for run in arm.runs for target in run.summary["to_target"]}, key=float
+        {target for group in groups for run in group.runs for target in run.summary["to_target"]}, key=float
     )
 
 
-def cost_to(arm: Arm, target: str, key: str) -> float | None:
-    """What the arm spent to `target`, the mean over its seeds; None unless every seed reached it."""
-    reached = [run.summary["to_target"].get(target) for run in arm.runs]
+def cost_to(group: Group, target: str, key: str) -> float | None:
+    """What the group spent to `target`, the mean over its seeds; None unless every seed reached it."""
+    reached = [run.summary["to_target"].get(target) for run in group.runs]
     return float(np.mean([entry[key] for entry in reached])) if all(reached) else None
 
 
@@ -143,16 +147,16 @@ def percent(target: str) -> str:
     return f"{100 * float(target):.4g}%"
 
 
-def _alone(arms: Sequence[Arm]) -> str:
-    if len(arms) != 1:
+def _alone(groups: Sequence[Group]) -> str:
+    if len(groups) != 1:
         return "Accuracy against what it cost. There is no hierarchical FedAvg run to compare with."
-    arm = arms[0]
+    group = groups[0]
     mean = {
-        key: np.mean([run.summary[key] for run in arm.runs])
+        key: np.mean([run.summary[key] for run in group.runs])
         for key in ("final_accuracy", "megabytes_per_client", "simulated_seconds")
     }
     return (
-        f"{arm.label} is at {mean['final_accuracy']:.1%} accuracy after {arm.num_rounds} rounds, "
+        f"{group.label} is at {mean['final_accuracy']:.1%} accuracy after {group.num_rounds} rounds, "
         f"{mean['megabytes_per_client']:.1f} MB a client and {mean['simulated_seconds']:.3g} simulated seconds."
     )
 
@@ -168,20 +172,20 @@ def _target_columns(target: str) -> list[Column]:
     return [Column(f"to_{target}_{key}", title, f"to {percent(target)}") for key, title, _ in COSTS]
 
 
-def _mean(arm: Arm, read: Callable[[ShownRun], float], digits: str) -> Cell:
-    values = [read(run) for run in arm.runs]
+def _mean(group: Group, read: Callable[[ShownRun], float], digits: str) -> Cell:
+    values = [read(run) for run in group.runs]
     low, high = f"{min(values):{digits}}", f"{max(values):{digits}}"
     spread = f"{low} to {high}" if low != high else ""
     mean = float(np.mean(values)) if len(values) > 1 else values[0]
     return Cell(f"{mean:{digits}}", mean, spread)
 
 
-def _to_target(arm: Arm, base: Arm | None, target: str, key: str, digits: str) -> Cell:
-    cost = cost_to(arm, target, key)
+def _to_target(group: Group, base: Group | None, target: str, key: str, digits: str) -> Cell:
+    cost = cost_to(group, target, key)
     if cost is None:
-        reached = sum(run.summary["to_target"].get(target) is not None for run in arm.runs)
-        return Cell(f"{reached} of {len(arm.runs)} seeds" if reached else "not reached", None)
-    theirs = cost_to(base, target, key) if base is not None and base is not arm else None
+        reached = sum(run.summary["to_target"].get(target) is not None for run in group.runs)
+        return Cell(f"{reached} of {len(group.runs)} seeds" if reached else "not reached", None)
+    theirs = cost_to(base, target, key) if base is not None and base is not group else None
     note = _ratio(cost, theirs) if cost and theirs else ""
     if digits == "d":
         return Cell(f"{cost:.4g}", int(cost) if cost == int(cost) else cost, note)

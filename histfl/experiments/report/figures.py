@@ -1,4 +1,4 @@
-"""The plots of a comparison, as plotly figures: a line or a bar an arm, seeds as bands."""
+"""The plots of a comparison, as plotly figures: a line or a bar a group, seeds as bands."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from histfl.experiments.records import Record
-from histfl.experiments.report.arms import Arm
+from histfl.experiments.report.groups import Group
 from histfl.experiments.report.style import LINE_COLOURS, band_colour, line_style, shown_name
 from histfl.network.network import Floats, Ints
 
@@ -21,23 +21,23 @@ SIZE_POINTS = 60
 SIZE_CELLS = 16  # more lines than this a run are drawn as a band
 
 
-def accuracy_figure(arms: Sequence[Arm], key: str) -> go.Figure:
+def accuracy_figure(groups: Sequence[Group], key: str) -> go.Figure:
     """Test accuracy against what it cost: `key` of AXES."""
-    return _lines(arms, key, "accuracy", "test accuracy")
+    return _lines(groups, key, "accuracy", "test accuracy")
 
 
-def error_figure(arms: Sequence[Arm]) -> go.Figure:
+def error_figure(groups: Sequence[Group]) -> go.Figure:
     """The mean squared error that the air adds to an entry of an edge's update, over the rounds."""
-    figure = _lines(arms, "round", "edge_error", "mean squared error an entry")
+    figure = _lines(groups, "round", "edge_error", "mean squared error an entry")
     figure.update_yaxes(type="log", exponentformat="power")
     return figure
 
 
-def _lines(arms: Sequence[Arm], x: str, y: str, title: str) -> go.Figure:
+def _lines(groups: Sequence[Group], x: str, y: str, title: str) -> go.Figure:
     figure = go.Figure()
-    for index, arm in enumerate(arms):
-        name, across, values = shown_name(arm.label), arm.column(x).mean(axis=0), arm.column(y)
-        if len(arm.runs) > 1:
+    for index, group in enumerate(groups):
+        name, across, values = shown_name(group.label), group.column(x).mean(axis=0), group.column(y)
+        if len(group.runs) > 1:
             figure.add_trace(_band(across, values, index, name))
         figure.add_scatter(
             x=across,
@@ -49,7 +49,7 @@ def _lines(arms: Sequence[Arm], x: str, y: str, title: str) -> go.Figure:
         )
     figure.update_xaxes(title_text=AXES[x], rangemode="tozero")
     figure.update_yaxes(title_text=title)
-    return laid_out(figure, 400, len(arms))
+    return laid_out(figure, 400, len(groups))
 
 
 def _band(across: Floats, values: Floats, index: int, name: str) -> go.Scatter:
@@ -68,12 +68,12 @@ def _band(across: Floats, values: Floats, index: int, name: str) -> go.Scatter:
     )
 
 
-def part_figure(arms: Sequence[Arm]) -> go.Figure:
+def part_figure(groups: Sequence[Group]) -> go.Figure:
     """Where a round's time goes: computing and uplink of the slowest cell, the mean over the rounds."""
     figure = go.Figure()
-    places = list(range(len(arms)))
+    places = list(range(len(groups)))
     for colour, pattern, part in ((0, "", "compute"), (1, "/", "uplink")):
-        means = [part_seconds(arm, part) for arm in arms]
+        means = [part_seconds(group, part) for group in groups]
         bar = go.Bar(
             y=places,
             x=means,
@@ -84,39 +84,41 @@ def part_figure(arms: Sequence[Arm]) -> go.Figure:
         figure.add_trace(bar)
     figure.update_layout(barmode="stack")
     figure.update_xaxes(title_text="simulated seconds a round")
-    names = [shown_name(arm.label) for arm in arms]
+    names = [shown_name(group.label) for group in groups]
     figure.update_yaxes(tickvals=places, ticktext=names, autorange="reversed", automargin=True)
-    return laid_out(figure, 170 + 26 * len(arms), 2)
+    return laid_out(figure, 170 + 26 * len(groups), 2)
 
 
-def cell_figure(arms: Sequence[Arm]) -> go.Figure:
+def cell_figure(groups: Sequence[Group]) -> go.Figure:
     """Which cells a round waits for: seconds of every cell, the mean over the rounds that it took part in."""
     figure = go.Figure()
-    for index, arm in enumerate(arms):
-        cells, means = cell_means(arm)
+    for index, group in enumerate(groups):
+        cells, means = cell_means(group)
         colour = {"color": line_style(index)["color"]}
-        if len(means) * len(arms) <= 120:
-            figure.add_bar(x=cells, y=means, name=shown_name(arm.label), marker=colour)
+        if len(means) * len(groups) <= 120:
+            figure.add_bar(x=cells, y=means, name=shown_name(group.label), marker=colour)
         else:
             line = line_style(index)
-            figure.add_scatter(x=cells, y=means, name=shown_name(arm.label), mode="lines+markers", line=line)
+            figure.add_scatter(
+                x=cells, y=means, name=shown_name(group.label), mode="lines+markers", line=line
+            )
     figure.update_xaxes(title_text="cell", tickformat="d")
     figure.update_yaxes(title_text="simulated seconds a round", rangemode="tozero")
-    return laid_out(figure, 360, len(arms))
+    return laid_out(figure, 360, len(groups))
 
 
-def size_figure(arms: Sequence[Arm]) -> go.Figure:
+def size_figure(groups: Sequence[Group]) -> go.Figure:
     """Parameters of every cell's submodel over the rounds (of the first seed); a band where cells are many."""
     figure = go.Figure()
-    for index, arm in enumerate(arms):
-        sizes = by_cell(arm, lambda record: record["submodel_parameters"]).T
-        rounds = np.array([arm.runs[0].records[i]["round"] for i in arm.shown], dtype=float)
+    for index, group in enumerate(groups):
+        sizes = by_cell(group, lambda record: record["submodel_parameters"]).T
+        rounds = np.array([group.runs[0].records[i]["round"] for i in group.shown], dtype=float)
         keep = np.unique(np.linspace(0, len(rounds) - 1, min(SIZE_POINTS, len(rounds))).astype(int))
         if (sizes == sizes[:, :1]).all():
             keep = np.unique([0, len(rounds) - 1])
         rounds, sizes = rounds[keep], sizes[:, keep]
-        name = shown_name(arm.label)
-        if len(sizes) > SIZE_CELLS or arm.runs[0].records[0].get("active_cells") is not None:
+        name = shown_name(group.label)
+        if len(sizes) > SIZE_CELLS or group.runs[0].records[0].get("active_cells") is not None:
             figure.add_trace(_band(rounds, sizes, index, name))
             sizes = sizes.mean(axis=0, keepdims=True)
         gap = np.full((len(sizes), 1), np.nan)  # ends a cell's line, so that one trace holds all cells
@@ -131,27 +133,27 @@ def size_figure(arms: Sequence[Arm]) -> go.Figure:
         )
     figure.update_xaxes(title_text=AXES["round"], rangemode="tozero")
     figure.update_yaxes(title_text="parameters of a cell's submodel", rangemode="tozero")
-    return laid_out(figure, 360, len(arms))
+    return laid_out(figure, 360, len(groups))
 
 
-def part_seconds(arm: Arm, part: str) -> float:
+def part_seconds(group: Group, part: str) -> float:
     """The mean seconds a round of `compute` or `uplink`."""
-    return float(arm.values(lambda record: float(record["latency"][f"{part}_seconds"])).mean())
+    return float(group.values(lambda record: float(record["latency"][f"{part}_seconds"])).mean())
 
 
-def cell_means(arm: Arm) -> tuple[Ints, Floats]:
-    """The cells that took part in a shown round, and the mean seconds of each; of the arm's first seed."""
-    seconds = by_cell(arm, lambda record: record["latency"]["cell_seconds"])
+def cell_means(group: Group) -> tuple[Ints, Floats]:
+    """The cells that took part in a shown round, and the mean seconds of each; of the group's first seed."""
+    seconds = by_cell(group, lambda record: record["latency"]["cell_seconds"])
     everyone = range(seconds.shape[1])
-    active = [arm.runs[0].records[index].get("active_cells") or everyone for index in arm.shown]
+    active = [group.runs[0].records[index].get("active_cells") or everyone for index in group.shown]
     cells, places = np.unique(np.array(active), return_inverse=True)
     times = np.bincount(places.ravel())
     return cells, np.bincount(places.ravel(), seconds.ravel()) / times
 
 
-def by_cell(arm: Arm, read: Callable[[Record], Sequence[float]]) -> Floats:
-    """[shown round, cell] of the arm's first seed."""
-    return np.array([read(arm.runs[0].records[index]) for index in arm.shown], dtype=np.float64)
+def by_cell(group: Group, read: Callable[[Record], Sequence[float]]) -> Floats:
+    """[shown round, cell] of the group's first seed."""
+    return np.array([read(group.runs[0].records[index]) for index in group.shown], dtype=np.float64)
 
 
 def laid_out(figure: go.Figure, height: int, entries: int) -> go.Figure:

@@ -10,7 +10,6 @@ import tomli_w
 
 from histfl.errors import HistflError
 from histfl.experiments.report.answer import answer_sentence, answer_table, runs_table
-from histfl.experiments.report.arms import Arm, arms_of, settings_in_words
 from histfl.experiments.report.drawings import label_figure, label_table, partition_figure, partition_table
 from histfl.experiments.report.figures import (
     AXES,
@@ -22,6 +21,7 @@ from histfl.experiments.report.figures import (
     size_figure,
 )
 from histfl.experiments.report.folders import Gathered, ShownRun
+from histfl.experiments.report.groups import Group, groups_of, settings_in_words
 from histfl.experiments.report.html import Plot, escape, frame, plots_html, table_html
 from histfl.experiments.store import write_whole
 
@@ -34,15 +34,15 @@ def write_report(path: Path, title: str, gathered: Gathered, *, refresh_seconds:
 
 
 def report_page(title: str, gathered: Gathered, *, refresh_seconds: int | None = None) -> str:
-    arms = arms_of(gathered.runs)
-    sections = [section for section in _sections(arms, gathered.runs) if section[2]]
+    groups = groups_of(gathered.runs)
+    sections = [section for section in _sections(groups, gathered.runs) if section[2]]
     contents = "".join(f'<li><a href="#{key}">{escape(name)}</a></li>' for key, name, _ in sections)
     body = "\n".join(
         [
             f"<header><h1>{escape(title)}</h1>",
-            f'<p class="answer">{escape(answer_sentence(arms) if arms else "No run can be shown.")}</p></header><main>',
+            f'<p class="answer">{escape(answer_sentence(groups) if groups else "No run can be shown.")}</p></header><main>',
             _state(gathered, refresh_seconds),
-            _answer(arms),
+            _answer(groups),
             f'<nav aria-label="Contents"><ul>{contents}</ul></nav>',
             *(
                 f'<section aria-labelledby="{key}"><h2 id="{key}">{escape(name)}</h2>{html}</section>'
@@ -73,26 +73,26 @@ def _state(gathered: Gathered, refresh_seconds: int | None) -> str:
     return f'<div class="warning" role="note">{"".join(parts)}</div>' if parts else ""
 
 
-def _answer(arms: Sequence[Arm]) -> str:
-    if not arms:
+def _answer(groups: Sequence[Group]) -> str:
+    if not groups:
         return ""
-    seeds = any(len(arm.runs) > 1 for arm in arms)
+    seeds = any(len(group.runs) > 1 for group in groups)
     caption = "What accuracy cost" + ("; several seeds: their mean, and the range below it" if seeds else "")
-    if any(arm.method == "hfedavg" for arm in arms) and len(arms) > 1:
+    if any(group.method == "hfedavg" for group in groups) and len(groups) > 1:
         caption += "; below a cost its ratio to hierarchical FedAvg"
-    return table_html(answer_table(arms), caption + ".", "answer")
+    return table_html(answer_table(groups), caption + ".", "answer")
 
 
-def _sections(arms: Sequence[Arm], runs: Sequence[ShownRun]) -> Iterator[tuple[str, str, str]]:
+def _sections(groups: Sequence[Group], runs: Sequence[ShownRun]) -> Iterator[tuple[str, str, str]]:
     """Anchor, title and body; a section without a body is left out."""
-    if not arms:
+    if not groups:
         return
-    yield "accuracy", "Accuracy against its cost", plots_html(_accuracy(arms), "accuracy")
-    yield "latency", "Where the time goes", plots_html(_latency(arms), "latency")
-    yield "sizes", "Submodel sizes", plots_html(_sizes(arms), "sizes")
-    yield "partition", "The partition of the last round", _partition(arms)
+    yield "accuracy", "Accuracy against its cost", plots_html(_accuracy(groups), "accuracy")
+    yield "latency", "Where the time goes", plots_html(_latency(groups), "latency")
+    yield "sizes", "Submodel sizes", plots_html(_sizes(groups), "sizes")
+    yield "partition", "The partition of the last round", _partition(groups)
     yield "labels", "Who holds which labels", _labels(runs)
-    yield "error", "Over-the-air error", _error(arms)
+    yield "error", "Over-the-air error", _error(groups)
     yield "theory", "The convergence bound", _theory(runs)
     yield (
         "runs",
@@ -102,46 +102,50 @@ def _sections(arms: Sequence[Arm], runs: Sequence[ShownRun]) -> Iterator[tuple[s
     yield "configuration", "Configuration, versions and command", "".join(map(_configuration, runs))
 
 
-def _accuracy(arms: Sequence[Arm]) -> list[Plot]:
+def _accuracy(groups: Sequence[Group]) -> list[Plot]:
     band = (
-        " Bands reach from the lowest to the highest seed." if any(len(arm.runs) > 1 for arm in arms) else ""
+        " Bands reach from the lowest to the highest seed."
+        if any(len(group.runs) > 1 for group in groups)
+        else ""
     )
     return [
         Plot(
             f"Test accuracy against {label}",
             f"Higher and further left is better.{band}",
-            accuracy_figure(arms, key),
+            accuracy_figure(groups, key),
         )
         for key, label in AXES.items()
     ]
 
 
-def _latency(arms: Sequence[Arm]) -> list[Plot]:
+def _latency(groups: Sequence[Group]) -> list[Plot]:
     return [
-        Plot("Seconds a round, by part", "Of the slowest cell; the mean over the rounds.", part_figure(arms)),
+        Plot(
+            "Seconds a round, by part", "Of the slowest cell; the mean over the rounds.", part_figure(groups)
+        ),
         Plot(
             "Seconds a round, by cell",
             "The round waits for the slowest cell; the mean over the rounds that a cell took part in.",
-            cell_figure(arms),
+            cell_figure(groups),
         ),
     ]
 
 
-def _sizes(arms: Sequence[Arm]) -> list[Plot]:
+def _sizes(groups: Sequence[Group]) -> list[Plot]:
     text = (
         "A line a cell; equal cells lie on one another. A band where cells are many or change by the round."
     )
-    return [Plot("Parameters of the cells' submodels over the rounds", text, size_figure(arms))]
+    return [Plot("Parameters of the cells' submodels over the rounds", text, size_figure(groups))]
 
 
-def _partition(arms: Sequence[Arm]) -> str:
+def _partition(groups: Sequence[Group]) -> str:
     drawn = []
-    for arm in arms:
-        partition = arm.runs[0].pictures.get("partition")
+    for group in groups:
+        partition = group.runs[0].pictures.get("partition")
         if partition is None:
             continue
         if not partition["layers"]:
-            drawn.append(f"<p>{escape(arm.name)}: every cell holds the whole model.</p>")
+            drawn.append(f"<p>{escape(group.name)}: every cell holds the whole model.</p>")
             continue
         number = f"partition-{len(drawn)}"
         cut = max(layer["units"] - len(layer["owner"]) for layer in partition["layers"])
@@ -150,12 +154,12 @@ def _partition(arms: Sequence[Arm]) -> str:
             more += f" {hidden} more layers are not drawn."
         text = f"A stripe is a unit, its colour the cell that holds it in round {partition['round']}.{more}"
         table = table_html(partition_table(partition), "Units drawn, by layer and cell.", f"table-{number}")
-        plot = plots_html([Plot(arm.name, text, partition_figure(partition))], number)
+        plot = plots_html([Plot(group.name, text, partition_figure(partition))], number)
         drawn.append(f"{plot}<details><summary>The numbers</summary>{table}</details>")
-    more_arms = (
+    more_groups = (
         f"<p>{len(drawn) - PARTITIONS} more runs are not drawn.</p>" if len(drawn) > PARTITIONS else ""
     )
-    return "".join(drawn[:PARTITIONS]) + more_arms
+    return "".join(drawn[:PARTITIONS]) + more_groups
 
 
 def _labels(runs: Sequence[ShownRun]) -> str:
@@ -181,8 +185,8 @@ def _labels(runs: Sequence[ShownRun]) -> str:
     return "".join(drawn) + more
 
 
-def _error(arms: Sequence[Arm]) -> str:
-    noisy = [arm for arm in arms if (arm.column("edge_error") > 0).any()]
+def _error(groups: Sequence[Group]) -> str:
+    noisy = [group for group in groups if (group.column("edge_error") > 0).any()]
     if not noisy:
         return ""
     text = "Mean squared error of an entry of an edge's update, the mean over cells and edge rounds."

@@ -11,9 +11,9 @@ from typing import Any
 
 from histfl.errors import UsageError
 from histfl.experiments.report.answer import Table, answer_table, runs_table
-from histfl.experiments.report.arms import Arm, arms_of
 from histfl.experiments.report.figures import AXES, by_cell, part_seconds
 from histfl.experiments.report.folders import Gathered
+from histfl.experiments.report.groups import Group, groups_of
 from histfl.experiments.report.style import COLOURS, LINE_COLOURS
 from histfl.experiments.store import storage_errors, write_whole
 
@@ -48,10 +48,10 @@ def write_figures(folder: Path, gathered: Gathered) -> list[Path]:
         ) from None
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    arms = arms_of(gathered.runs)
+    groups = groups_of(gathered.runs)
     written = []
     with matplotlib.rc_context(STYLE):
-        for name, draw in _plots(arms):
+        for name, draw in _plots(groups):
             figure = Figure(figsize=COLUMN_INCHES, layout="constrained")
             draw(figure.subplots())
             for kind in ("pdf", "png"):
@@ -62,7 +62,7 @@ def write_figures(folder: Path, gathered: Gathered) -> list[Path]:
                 figure.savefig(drawn, format=kind, dpi=300, metadata=metadata)
                 write_whole(folder / f"{name}.{kind}", drawn.getvalue())
                 written.append(folder / f"{name}.{kind}")
-    answer, runs = answer_table(arms), runs_table(gathered.runs)
+    answer, runs = answer_table(groups), runs_table(gathered.runs)
     for file, text in (
         ("answer.csv", as_csv(answer)),
         ("runs.csv", as_csv(runs)),
@@ -113,19 +113,19 @@ _LATEX = {letter: "\\" + letter for letter in "&%$#_{}"} | {
 }
 
 
-def _plots(arms: Sequence[Arm]) -> Iterator[tuple[str, Callable[[Any], None]]]:
+def _plots(groups: Sequence[Group]) -> Iterator[tuple[str, Callable[[Any], None]]]:
     for key in AXES:
-        yield f"accuracy-{key.replace('_', '-')}", partial(_accuracy, arms=arms, key=key)
-    yield "latency-by-part", partial(_parts, arms=arms)
-    yield "sizes", partial(_sizes, arms=arms)
+        yield f"accuracy-{key.replace('_', '-')}", partial(_accuracy, groups=groups, key=key)
+    yield "latency-by-part", partial(_parts, groups=groups)
+    yield "sizes", partial(_sizes, groups=groups)
 
 
-def _accuracy(axes: Any, arms: Sequence[Arm], key: str) -> None:
-    for index, arm in enumerate(arms):
-        across, values = arm.column(key).mean(axis=0), arm.column("accuracy")
+def _accuracy(axes: Any, groups: Sequence[Group], key: str) -> None:
+    for index, group in enumerate(groups):
+        across, values = group.column(key).mean(axis=0), group.column("accuracy")
         style = _style(index)
-        axes.plot(across, values.mean(axis=0), label=arm.label, **style)
-        if len(arm.runs) > 1:
+        axes.plot(across, values.mean(axis=0), label=group.label, **style)
+        if len(group.runs) > 1:
             low, high = values.min(axis=0), values.max(axis=0)
             axes.fill_between(across, low, high, color=style["color"], alpha=0.2, linewidth=0)
     axes.set(xlabel=AXES[key], ylabel="test accuracy")
@@ -133,23 +133,23 @@ def _accuracy(axes: Any, arms: Sequence[Arm], key: str) -> None:
     axes.legend()
 
 
-def _parts(axes: Any, arms: Sequence[Arm]) -> None:
-    compute, uplink = ([part_seconds(arm, part) for arm in arms] for part in ("compute", "uplink"))
-    places = range(len(arms))
+def _parts(axes: Any, groups: Sequence[Group]) -> None:
+    compute, uplink = ([part_seconds(group, part) for group in groups] for part in ("compute", "uplink"))
+    places = range(len(groups))
     axes.barh(places, compute, color=COLOURS[0], label="compute")
     axes.barh(places, uplink, left=compute, color=COLOURS[1], hatch="///", edgecolor="white", label="uplink")
-    axes.set_yticks(places, [arm.label for arm in arms])
+    axes.set_yticks(places, [group.label for group in groups])
     axes.invert_yaxis()
     axes.set_xlabel("simulated seconds a round")
     axes.legend()
 
 
-def _sizes(axes: Any, arms: Sequence[Arm]) -> None:
-    for index, arm in enumerate(arms):
-        sizes = by_cell(arm, lambda record: record["submodel_parameters"])
-        rounds = arm.column("round")[0]
+def _sizes(axes: Any, groups: Sequence[Group]) -> None:
+    for index, group in enumerate(groups):
+        sizes = by_cell(group, lambda record: record["submodel_parameters"])
+        rounds = group.column("round")[0]
         for cell, line in enumerate(sizes.T):
-            axes.plot(rounds, line, label=arm.label if cell == 0 else None, **_style(index))
+            axes.plot(rounds, line, label=group.label if cell == 0 else None, **_style(index))
     axes.set(xlabel=AXES["round"], ylabel="parameters of a cell's submodel")
     axes.set_ylim(bottom=0)
     axes.legend()

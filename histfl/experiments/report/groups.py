@@ -21,7 +21,7 @@ POINTS = 200  # of a drawn line: more than a plot has pixels for, little enough 
 
 
 @dataclass(frozen=True)
-class Arm:
+class Group:
     """One line of a comparison: the runs of a configuration, a seed each."""
 
     name: str
@@ -60,7 +60,7 @@ class Arm:
         return self.values(lambda record: record[key])
 
 
-def arms_of(runs: Iterable[ShownRun]) -> list[Arm]:
+def groups_of(runs: Iterable[ShownRun]) -> list[Group]:
     """The runs by configuration, in order of first appearance."""
     found: dict[tuple[str, int], list[ShownRun]] = {}
     times: Counter[tuple[str, int]] = Counter()
@@ -68,16 +68,16 @@ def arms_of(runs: Iterable[ShownRun]) -> list[Arm]:
         identity, seed = _identity(run), run.summary["seed"]
         times[identity, seed] += 1  # the same run twice is not a second seed
         found.setdefault((identity, times[identity, seed]), []).append(run)
-    return [Arm(_name(group), tuple(group)) for group in found.values()]
+    return [Group(_name(group), tuple(group)) for group in found.values()]
 
 
-def baseline_of(arm: Arm, arms: Sequence[Arm]) -> Arm | None:
-    """The hierarchical FedAvg arm that `arm` is fairly compared with.
+def baseline_of(group: Group, groups: Sequence[Group]) -> Group | None:
+    """The hierarchical FedAvg group that `group` is fairly compared with.
 
     The one that is alike in all but the method and the sizes; where none is, the only one there is.
     """
-    baselines = [other for other in arms if other.method == "hfedavg"]
-    alike = [other for other in baselines if _setting(other) == _setting(arm)]
+    baselines = [other for other in groups if other.method == "hfedavg"]
+    alike = [other for other in baselines if _setting(other) == _setting(group)]
     chosen = alike or (baselines if len(baselines) == 1 else [])
     return chosen[0] if chosen else None
 
@@ -87,8 +87,8 @@ def _identity(run: ShownRun) -> str:
     return json.dumps(without(run.config, SEED), sort_keys=True)
 
 
-def _setting(arm: Arm) -> str:
-    tables = without(arm.runs[0].config, SEED)
+def _setting(group: Group) -> str:
+    tables = without(group.runs[0].config, SEED)
     return json.dumps(
         {section: keys for section, keys in tables.items() if section != "method"}, sort_keys=True
     )
