@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from histfl.cli.options import DataDir, Device, EngineName, Json
+from histfl.cli.options import DataDir, Device, EngineName, Json, MemoryGb, PrecisionName
 from histfl.cli.output import console, interruptible, print_json
 from histfl.errors import UsageError
 from histfl.experiments.reproduce.names import TITLES
@@ -48,6 +48,8 @@ def _command(names: Sequence[str]) -> Callable[..., None]:
         data_dir: DataDir = None,
         device: Device = "auto",
         engine: EngineName = "auto",
+        precision: PrecisionName = None,
+        memory_gb: MemoryGb = None,
         parallel: Annotated[int, typer.Option(min=1, help="Runs at the same time, a process each.")] = 1,
         minutes: Annotated[
             float | None,
@@ -63,9 +65,9 @@ def _command(names: Sequence[str]) -> Callable[..., None]:
         from histfl.experiments.reproduce.artefacts import artefacts, scale_for
         from histfl.experiments.reproduce.runner import How
 
-        scale = scale_for(quick=quick, seeds=seeds, data_dir=data_dir)
+        scale = scale_for(quick=quick, seeds=seeds, data_dir=data_dir, precision=precision)
         folder = out or Path("runs") / ("reproduction-quick" if quick else "reproduction")
-        how = How(folder / "runs", data_dir, device, engine, parallel, minutes, keep_models)
+        how = How(folder / "runs", data_dir, device, engine, memory_gb, parallel, minutes, keep_models)
         _carry_out(artefacts(names, scale), folder, how, only, as_json)
 
     return reproduce
@@ -128,13 +130,14 @@ def collect(
     quick: Quick = False,
     seeds: SeedList = None,
     data_dir: DataDir = None,
+    precision: PrecisionName = None,
     as_json: Json = False,
 ) -> None:
     """Keep the numbers of runs: a small file an arm, from which the page is written."""
     from histfl.experiments.reproduce.artefacts import artefacts, scale_for
     from histfl.experiments.reproduce.files import collect as keep
 
-    scale = scale_for(quick=quick, seeds=seeds, data_dir=data_dir)
+    scale = scale_for(quick=quick, seeds=seeds, data_dir=data_dir, precision=precision)
     for folder in folders:
         if not (folder / "runs").is_dir():
             raise UsageError(f"{folder} has no folder runs; give what histfl reproduce had as --out")
@@ -159,5 +162,5 @@ def page(
     from histfl.experiments.reproduce.artefacts import artefacts, scale_for
     from histfl.experiments.reproduce.pages import write_documentation
 
-    scale = scale_for(quick=False, seeds=seeds, data_dir=None)
+    scale = scale_for(seeds=seeds)
     typer.echo(str(write_documentation(artefacts(TITLES, scale), results, docs)))

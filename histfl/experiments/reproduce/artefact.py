@@ -13,6 +13,7 @@ from histfl.experiments.reproduce.names import TITLES
 from histfl.experiments.reproduce.results import Results
 from histfl.network.network import Floats
 from histfl.settings import checked
+from histfl.training.precision import Precision
 
 Verdict = Literal["yes", "no", "not yet run", ""]
 SEEDS = (1, 2, 3)
@@ -37,12 +38,14 @@ LABELS = {
 class Scale:
     """At which size an artefact is run: the paper's, or a `quick` one that fits two cores and two minutes.
 
-    `here` names the data sets that this machine has; quick arms fall back on the embedded images.
+    `here` names the data sets that this machine has; quick arms fall back on the embedded images. `precision`
+    is that of products on a GPU, for all arms alike.
     """
 
     quick: bool = False
     seeds: tuple[int, ...] = SEEDS
     here: frozenset[str] = frozenset()
+    precision: Precision = "float32"
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import cast, get_args
 
 from histfl.data import locate
 from histfl.errors import DataError, UsageError
@@ -15,6 +17,7 @@ from histfl.experiments.reproduce.latency import fig8
 from histfl.experiments.reproduce.load import fig4, fig5
 from histfl.experiments.reproduce.periods import fig6, fig7
 from histfl.experiments.reproduce.tables import table1, table2
+from histfl.training.precision import Precision
 
 ARTEFACTS: dict[str, Callable[[Scale], Artefact]] = {
     "fig4": fig4,
@@ -30,7 +33,16 @@ QUICK_DATA = ("fashion-mnist", "cifar10")
 
 
 def artefacts(names: Iterable[str], scale: Scale) -> list[Artefact]:
-    return [ARTEFACTS[name](scale) for name in names]
+    """The named artefacts, their arms in the scale's precision."""
+    return [_in_precision(ARTEFACTS[name](scale), scale.precision) for name in names]
+
+
+def _in_precision(artefact: Artefact, precision: Precision) -> Artefact:
+    def changed(arm: Arm) -> Arm:
+        training = arm.config.training.model_copy(update={"precision": precision})
+        return dataclasses.replace(arm, config=arm.config.model_copy(update={"training": training}))
+
+    return dataclasses.replace(artefact, arms=tuple(changed(arm) for arm in artefact.arms))
 
 
 def chosen_arms(found: Iterable[Artefact], only: str | None) -> list[Arm]:
@@ -45,7 +57,13 @@ def chosen_arms(found: Iterable[Artefact], only: str | None) -> list[Arm]:
     return chosen
 
 
-def scale_for(*, quick: bool, seeds: str | None, data_dir: Path | None) -> Scale:
+def scale_for(
+    *,
+    quick: bool = False,
+    seeds: str | None = None,
+    data_dir: Path | None = None,
+    precision: str | None = None,
+) -> Scale:
     """The scale that a command asks for; `seeds` is a list such as 1,2,3 (default: 1,2,3; quick: 1)."""
     if seeds is None:
         chosen: tuple[int, ...] = (1,) if quick else SEEDS
@@ -54,7 +72,10 @@ def scale_for(*, quick: bool, seeds: str | None, data_dir: Path | None) -> Scale
             chosen = tuple(dict.fromkeys(int(seed) for seed in seeds.split(",")))
         except ValueError:
             raise UsageError(f"--seeds {seeds!r}: write whole numbers with commas, such as 1,2,3") from None
-    return Scale(quick, chosen, frozenset(name for name in QUICK_DATA if _is_here(name, data_dir)))
+    if precision not in (None, *get_args(Precision)):
+        raise UsageError(f"--precision {precision!r}: use {', '.join(get_args(Precision))}")
+    here = frozenset(name for name in QUICK_DATA if _is_here(name, data_dir))
+    return Scale(quick, chosen, here, cast(Precision, precision or "float32"))
 
 
 def _is_here(name: str, data_dir: Path | None) -> bool:

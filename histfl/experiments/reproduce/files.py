@@ -129,7 +129,7 @@ def kept_results(artefact: Artefact, folder: Path) -> tuple[Results, list[str]]:
         if not path.exists():
             continue
         result = read_result(path)
-        if _as_config(result.about["config"], path).identity() == arm.config.identity():
+        if _setting(_as_config(result.about["config"], path)) == _setting(arm.config):
             found.append(result)
         else:
             stale.append(arm.name)
@@ -155,6 +155,11 @@ def collect(artefact: Artefact, runs: Path, folder: Path) -> list[Path]:
 
 def _by_labels(artefact: Artefact, results: Sequence[Result]) -> Results:
     return Results(tuple(results), tuple(arm.labels for arm in artefact.arms))
+
+
+def _setting(config: Config) -> dict[str, dict[str, Any]]:
+    """What a result must share with its arm: all but a GPU's precision, which the page tells."""
+    return without(config.identity(), [("training", "precision")])
 
 
 def _as_config(tables: Mapping[str, Any], path: Path) -> Config:
@@ -190,6 +195,8 @@ def _command(artefact: Artefact, arm: Arm, summary: Mapping[str, Any]) -> str:
     words += ["--seeds", str(arm.config.training.seed)]
     for option in ("device", "engine"):
         words += [f"--{option}", str(summary[option])] if option in summary else []
+    precision = arm.config.training.precision
+    words += ["--precision", precision] if precision != "float32" else []
     return shlex.join(words)
 
 

@@ -118,11 +118,12 @@ def _origin(results: Sequence[Result]) -> str:
     seconds = sum(result.about.get("wall_seconds") or 0.0 for result in results)
     machines = _listed(result.about.get("machine") for result in results)
     torches = _listed((result.about.get("versions") or {}).get("torch") for result in results)
+    precisions = _listed(result.about["config"]["training"]["precision"] for result in results)
     commits = _listed((result.about.get("commit") or "unknown")[:9] for result in results)
     state = f", {unfinished} of them unfinished" if unfinished else ""
     return (
-        f"{len(results)} runs{state}, {seconds / 60:.3g} minutes of computing on {machines}, torch {torches}, commit "
-        f"{commits}. One of them again: `{results[0].about['command']}`\n"
+        f"{len(results)} runs{state}, {seconds / 60:.3g} minutes of computing on {machines}, torch {torches}, "
+        f"{precisions}, commit {commits}. One of them again: `{results[0].about['command']}`\n"
     )
 
 

@@ -43,6 +43,7 @@ class How:
     data_dir: Path | None = None
     device: str = "auto"
     engine: str = "auto"
+    memory_gb: float | None = None
     parallel: int = 1
     minutes: float | None = None
     keep_models: bool = False
@@ -171,7 +172,7 @@ def _finish(work: Work, how: How, late: Callable[[], bool], show: OnRound) -> Ou
         if late():
             return "left"
         ingredients = load_ingredients(config, data_dir=how.data_dir)
-        experiment = build(config, ingredients, device=how.device, engine=how.engine)
+        experiment = build(config, ingredients, device=how.device, engine=how.engine, memory_gb=how.memory_gb)
         try:
             execute(experiment, folder, resume=True, on_round=on_round)
         except _OutOfTime:
