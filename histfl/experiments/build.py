@@ -210,6 +210,7 @@ def build(
         loss=loss,
         uplink=build_uplink(config, cut.num_parameters, bits),
         seeds=seeds,
+        augment=datasets.augmentation(config.data.augment, train.inputs),
     )
     participation = build_participation(config)
     policy = size_policy(
