@@ -19,6 +19,8 @@ FEWEST, MOST = 4, 8  # clients a block on a CPU: fewer and Python is seen, more 
 class StackedTrainer:
     """Runs the module's graph with every client's tensors at once."""
 
+    steps_a_launch = 5
+
     def __init__(self, task: Task) -> None:
         self.task = task
         self.graph = StackedGraph(task.model)
@@ -65,8 +67,7 @@ class StackedTrainer:
     def placed(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor where products with it are fast."""
         recorded = self.in_place is not None and name in self.graph.alone
-        gains = recorded and tensor.device.type == "cpu" and gains_from_room(tensor.shape[1])
-        return with_room(tensor) if gains else tensor
+        return with_room(tensor) if recorded and gains_from_room(tensor) else tensor
 
 
 def in_place_sgd(local: LocalTraining) -> InPlaceSGD | None:
