@@ -24,8 +24,13 @@ MOST_RECORDINGS = 16  # of different shapes or numbers of clients, the last used
 TIMED_LAUNCHES = 3
 
 
-def record(step: Callable[[], None]) -> torch.cuda.CUDAGraph:
-    """`step` as a graph. It runs once before, so that libraries load and choose their kernels."""
+def record(step: Callable[[], None], device: torch.device) -> Callable[[], None]:
+    """What repeats `step`: the replay of a graph on a GPU, `step` itself on a CPU.
+
+    It runs once before it is recorded, so that libraries load and choose their kernels.
+    """
+    if device.type == "cpu":
+        return step
     aside = torch.cuda.Stream()
     aside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(aside):
@@ -34,7 +39,8 @@ def record(step: Callable[[], None]) -> torch.cuda.CUDAGraph:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=aside):
         step()
-    return graph
+    replay: Callable[[], None] = graph.replay
+    return replay
 
 
 class CapturedTrainer:
@@ -141,7 +147,7 @@ class _Recording:
             self.losses.add_(losses)
             self.step.add_(self.steps_each)
 
-        self.graph = record(steps)
+        self.replay_steps = record(steps, device)
 
     def replay(self, block: Block, indices: torch.Tensor) -> tuple[State, torch.Tensor]:
         """The clients' models after all steps, and the sums of their losses."""
@@ -149,18 +155,17 @@ class _Recording:
         for part in block:
             rows = slice(first, first + len(part.clients))
             for own, given in ((self.state, part.state), (self.constants, part.job.constants)):
-                kept = [own[name][rows] for name in given]
-                torch._foreach_copy_(
-                    kept, [x.expand_as(y) for x, y in zip(given.values(), kept, strict=True)]
-                )
+                if given:
+                    kept = [own[name][rows] for name in given]
+                    new = [tensor.expand_as(row) for tensor, row in zip(given.values(), kept, strict=True)]
+                    torch._foreach_copy_(kept, new)
             first = rows.stop
         self.indices[:, :first].copy_(indices)
         self._restart()
         for _ in range(len(indices) // self.steps_each):
-            self.graph.replay()
-        return {name: tensor[:first].clone() for name, tensor in self.state.items()}, self.losses[
-            :first
-        ].clone()
+            self.replay_steps()
+        models = {name: tensor[:first].clone() for name, tensor in self.state.items()}
+        return models, self.losses[:first].clone()
 
     def step_seconds(self) -> float:
         """The time of one step, the best of a few launches."""
@@ -168,7 +173,7 @@ class _Recording:
         for event in events:
             event.record()
             self._restart()
-            self.graph.replay()
+            self.replay_steps()
         events[-1].synchronize()
         milliseconds: list[float] = [before.elapsed_time(after) for before, after in pairwise(events)]
         return min(milliseconds) / 1e3 / self.steps_each
