@@ -79,12 +79,14 @@ def _carry_out(found: Sequence[Artefact], folder: Path, how: How, only: str | No
     from histfl.experiments.reproduce.files import run_results
     from histfl.experiments.reproduce.pages import answer_json, answer_page
     from histfl.experiments.reproduce.runner import carry_out, work_of
-    from histfl.experiments.store import write_whole
+    from histfl.experiments.store import storage_errors, write_whole
 
     arms = chosen_arms(found, only)
     with interruptible(folder, resume_flag=None):
         tally = carry_out(work_of(arms, how.runs), how, Console(stderr=True))
     answers = {}
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     for artefact in found:
         results = run_results(artefact, how.runs)
         rows, panels = artefact.rows(results), artefact.panels(results)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -146,6 +147,9 @@ _stop: Event
 def _start_process(parallel: int, stop: Event) -> None:
     global _stop
     _stop = stop
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches all processes; the first one tells the others
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // parallel))
 
 

@@ -46,7 +46,7 @@ def test_runs_are_kept_collected_and_told(histfl_command: Command, tmp_path: Pat
 
 
 def test_the_exit_code_says_that_more_is_left(histfl_command: Command, tmp_path: Path) -> None:
-    answer = histfl_command("reproduce", *SHORT, "--out", tmp_path, "--minutes", "0", "--json")
+    answer = histfl_command("reproduce", *SHORT, "--out", tmp_path / "new", "--minutes", "0", "--json")
     assert answer.code == 3
     assert len(answer.json["runs"]["left"]) == 2
 
