@@ -20,7 +20,11 @@ from processes import Contender, ContenderError
 SCRIPTS_FOLDER = Path(__file__).parent / "contenders"
 SCRIPTS = {"loop": "loop.py", "reference": "ours.py", "vectorised": "ours.py", "flower": "flower.py"}
 CONTENDERS = (*SCRIPTS, "pfl")
-TOLERANCES = {"float32": 1e-3, "bf16": 0.1}  # how far two contenders' submodels may differ in any number
+TOLERANCES = {
+    "float32": 1e-3,
+    "tf32": 1e-2,
+    "bf16": 0.1,
+}  # how far two contenders' submodels may differ in any number
 FEWEST_TURNS = 2
 
 

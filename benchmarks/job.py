@@ -75,11 +75,10 @@ def experiment(settings: Settings, engine: str) -> Experiment:
             "local_steps": settings.local_steps,
             "edge_rounds": settings.edge_rounds,
             "batch_size": settings.batch_size,
+            "precision": settings.precision,
             "seed": SEED,
         },
     }
-    if settings.precision != "float32":
-        tables["training"]["precision"] = settings.precision
     model = build_model(settings.model, {}, tuple(data.inputs.shape[1:]), data.num_classes, seed=SEED)
     network = Network.uniform(settings.cells, clients=settings.clients)
     config = checked(Config, tables, "benchmark")
@@ -99,7 +98,7 @@ def write_job(settings: Settings, folder: Path) -> dict[str, int | str]:
         cell_of_client=built.hist.network.cell_of_client.tolist(),
         batches=_batches(settings, built),
         learning_rate=task.local.learning_rate,
-        bf16=settings.precision == "bf16",
+        precision=settings.precision,
     )
     save_job(job, folder / "job.pt")
     (folder / "settings.json").write_text(json.dumps(asdict(settings)), encoding="utf-8")

@@ -6,7 +6,7 @@ import json
 import time
 
 import torch
-from turns import contender_options, requests, synchronise
+from turns import contender_options, requests, set_arithmetic, synchronise
 
 SIDES = {"cpu": 2048, "cuda": 8192}
 PRODUCTS = 5
@@ -17,6 +17,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     settings = json.loads((options.job / "settings.json").read_text("utf-8"))
     dtype = torch.bfloat16 if settings["precision"] == "bf16" else torch.float32
+    set_arithmetic(settings["precision"])
     side = SIDES[settings["device"]]
     left, right = torch.randn(2, side, side, dtype=dtype, device=settings["device"])
     for _, answer in requests(options.socket):

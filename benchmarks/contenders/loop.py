@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import torch
-from turns import PeerJob, State, contender_options, load_job, take_turns, train_client
+from turns import PeerJob, State, contender_options, load_job, set_arithmetic, take_turns, train_client
 
 
 def global_round(job: PeerJob, edge_rounds: int) -> list[State]:
@@ -25,7 +25,9 @@ def global_round(job: PeerJob, edge_rounds: int) -> list[State]:
 def main() -> None:
     options = contender_options()
     torch.set_num_threads(options.threads)
-    take_turns(options.socket, partial(global_round, load_job(options.job / "job.pt")))
+    job = load_job(options.job / "job.pt")
+    set_arithmetic(job.precision)
+    take_turns(options.socket, partial(global_round, job))
 
 
 if __name__ == "__main__":

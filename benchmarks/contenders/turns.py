@@ -34,7 +34,7 @@ class PeerJob:
     cell_of_client: list[int]
     batches: torch.Tensor
     learning_rate: float
-    bf16: bool
+    precision: str
 
     def clients_of(self, cell: int) -> list[int]:
         return [client for client, own in enumerate(self.cell_of_client) if own == cell]
@@ -61,7 +61,9 @@ def train_client(job: PeerJob, state: State, client: int, edge_round: int) -> St
     """What one writes first: a module and torch.optim.SGD a client, on tensors already in memory."""
     model = with_parameters(job.model, state)
     optimiser = torch.optim.SGD(model.parameters(), lr=job.learning_rate)
-    lower = torch.autocast(job.inputs.device.type, torch.bfloat16) if job.bf16 else contextlib.nullcontext()
+    lower = contextlib.nullcontext()
+    if job.precision == "bf16":
+        lower = torch.autocast(job.inputs.device.type, torch.bfloat16)
     for batch in job.batches[edge_round, client]:
         optimiser.zero_grad()
         with lower:
@@ -69,6 +71,11 @@ def train_client(job: PeerJob, state: State, client: int, edge_round: int) -> St
         loss.backward()
         optimiser.step()
     return {name: value.detach() for name, value in model.named_parameters()}
+
+
+def set_arithmetic(precision: str) -> None:
+    """How exact a GPU multiplies: in float32 alone, or with factors rounded to TF32 where they are float32."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "float32"
 
 
 def contender_options() -> argparse.Namespace:
