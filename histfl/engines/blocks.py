@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from histfl.devices import moved
 from histfl.network.network import Ints
 from histfl.partition import State
 from histfl.training import CellJob, Task
@@ -134,20 +135,20 @@ class Samples:
         positions = torch.empty(len(clients), steps, local.batch_size, dtype=torch.int64, device=device)
         for size in np.unique(sizes):
             equal = np.flatnonzero(sizes == size)
-            positions[_moved(equal, device)] = batches_of_clients(
+            positions[moved(torch.from_numpy(equal), device)] = batches_of_clients(
                 task.seeds.key("batches", part.job.round),
-                _moved(clients[equal], device),
+                moved(torch.from_numpy(clients[equal]), device),
                 int(size),
                 first_step=part.edge_round * local.local_steps,
                 steps=steps,
                 batch_size=local.batch_size,
             )
-        first = _moved(offsets, device)
+        first = moved(torch.from_numpy(offsets), device)
         samples = self._order[first[:, None, None] + positions]
         if task.augment is not None:
             samples = samples + len(task.data) * variants_of_clients(
                 task.seeds.key("augment", part.job.round),
-                _moved(clients, device),
+                moved(torch.from_numpy(clients), device),
                 task.augment.num_variants,
                 first_step=part.edge_round * local.local_steps,
                 steps=steps,
@@ -173,8 +174,3 @@ class Samples:
                 torch.index_select(self._rows, 0, sample, out=buffer)
                 images = augment.apply(view.flatten(end_dim=1), variant).view(view.shape)
                 yield images, targets.index_select(0, sample).view(shape)
-
-
-def _moved(numbers: Ints, device: torch.device) -> torch.Tensor:
-    """`numbers` on the device, without waiting for the work that it has still to do."""
-    return torch.from_numpy(numbers).to(device, non_blocking=True)

@@ -52,7 +52,7 @@ class CapturedTrainer:
         self._ways = tuple(ways)
         self._recordings: OrderedDict[object, _Recording] = OrderedDict()
         self._most: int | None = None
-        self._drawn: tuple[object, torch.Tensor] | None = None
+        self._drawn: tuple[int, dict[object, torch.Tensor]] = -1, {}  # of a global round, by clients
 
     def clients_at_once(self, start: State) -> int | None:
         return self._most
@@ -74,11 +74,13 @@ class CapturedTrainer:
         schedules = [part.job.schedule.arrived for part in block]
         if not all(np.array_equal(clients, arrived[0]) for arrived in schedules for clients in arrived):
             return self.samples.indices(block)
-        key = (part.job.round, *(part.clients.tobytes() for part in block))
-        if self._drawn is None or self._drawn[0] != key:
+        if self._drawn[0] != part.job.round:
+            self._drawn = part.job.round, {}
+        key, drawn = tuple(part.clients.tobytes() for part in block), self._drawn[1]
+        if key not in drawn:
             whole = [replace(part, edge_round=0) for part in block]
-            self._drawn = key, self.samples.indices(whole, edge_rounds=len(schedules[0]))
-        return self._drawn[1][part.edge_round * steps :][:steps]
+            drawn[key] = self.samples.indices(whole, edge_rounds=len(schedules[0]))
+        return drawn[key][part.edge_round * steps :][:steps]
 
     def _recording(self, block: Block) -> _Recording:
         room = rounded_up(num_clients(block))
