@@ -56,7 +56,7 @@ def versus(
     )
     if not any(spread.known for spread in (*ours.values(), *theirs.values())):
         text = "not yet run"
-    reason = f"{names[0]} is not {claim} at {', '.join(lost)}. {why}".strip()
+    reason = f"Not {claim}: {', '.join(lost)}. {why}".strip()
     return Row(
         f"{what}, {names[0]} against {names[1]}",
         f"{names[0]} {claim}",

@@ -6,6 +6,7 @@ be done in pieces on borrowed machines.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import multiprocessing
 import os
@@ -87,6 +88,14 @@ def work_of(arms: Iterable[Arm], runs: Path) -> list[Work]:
         key = f"{ends.rounds} {ends.targets} {ends.stop_at_targets}"
         found.setdefault(run_folder(runs, arm.config), {})[key] = arm.config
     return [Work(folder, tuple(configs.values())) for folder, configs in found.items()]
+
+
+def ending_at(arm: Arm, accuracy: float) -> Arm:
+    """The arm, its run ended at `accuracy` where it asks for more: a piece that a later command goes on with."""
+    targets = [target for target in arm.config.training.targets if target <= accuracy]
+    ends = {"targets": (*targets, accuracy), "stop_at_targets": True}
+    training = arm.config.training.model_copy(update=ends)
+    return dataclasses.replace(arm, config=arm.config.model_copy(update={"training": training}))
 
 
 def carry_out(works: Sequence[Work], how: How, console: Console) -> Tally:

@@ -37,7 +37,7 @@ def test_a_target_never_reached_costs_more_than_any_other() -> None:
     assert versus("cost", "lower", ours, never).verdict == "yes"
     lost = versus("cost", "lower", never, ours, why="Because.")
     assert lost.verdict == "no"
-    assert lost.why == "HIST is not lower at N=2. Because."
+    assert lost.why == "Not lower: N=2. Because."
     assert lost.values == {"HIST, N=2": None, "HFedAvg, N=2": 11.0}
     assert versus("cost", "lower", never, never).verdict == "no"
 
@@ -46,7 +46,7 @@ def test_versus_needs_every_point() -> None:
     ours = {"a": spread(0.8), "b": spread(0.5)}
     theirs = {"a": spread(0.7), "b": spread(0.6)}
     row = versus("accuracy", "higher", ours, theirs)
-    assert (row.verdict, row.why) == ("no", "HIST is not higher at b.")
+    assert (row.verdict, row.why) == ("no", "Not higher: b.")
     assert versus("accuracy", "higher", {"a": ours["a"]}, theirs).verdict == "yes"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 from pathlib import Path
@@ -13,7 +14,7 @@ from small_artefacts import small_artefact
 from histfl.errors import UsageError
 from histfl.experiments.reproduce.artefact import Artefact
 from histfl.experiments.reproduce.files import run_folder, run_results
-from histfl.experiments.reproduce.runner import How, Tally, carry_out, work_of
+from histfl.experiments.reproduce.runner import How, Tally, carry_out, ending_at, work_of
 
 
 def reproduce(artefact: Artefact, how: How) -> tuple[Tally, str]:
@@ -95,6 +96,22 @@ def test_the_minutes_end_a_run_between_its_rounds(tmp_path: Path) -> None:
     after = (folder / "rounds.jsonl").read_text()
     assert after.startswith(before)
     assert len(after) > len(before)
+
+
+def test_a_run_ended_at_an_accuracy_goes_on_later(tmp_path: Path) -> None:
+    artefact = small_artefact(training__rounds=8, training__targets=(0.3, 0.99))
+    whole, pieces = tmp_path / "whole", tmp_path / "pieces"
+    reproduce(artefact, How(whole, device="cpu"))
+    early = dataclasses.replace(artefact, arms=tuple(ending_at(arm, 0.3) for arm in artefact.arms))
+    tally, _ = reproduce(early, How(pieces, device="cpu", keep_models=True))
+    assert len(tally.done) == 2
+    for result in run_results(artefact, pieces).all:
+        assert not result.finished
+        reached = result.to_target["0.3"]
+        assert reached is not None
+        assert reached["round"] == result.rounds_done < 8
+    reproduce(artefact, How(pieces, device="cpu"))
+    assert rounds(artefact, pieces) == rounds(artefact, whole)
 
 
 def test_arms_that_share_their_rounds_share_a_run(tmp_path: Path) -> None:
