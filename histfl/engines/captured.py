@@ -39,7 +39,10 @@ def record(step: Callable[[], None], device: torch.device) -> Callable[[], None]
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=aside):
         step()
-    replay: Callable[[], None] = graph.replay
+
+    def replay(read: Callable[[], None] = step) -> None:  # a graph does not keep the tensors that it reads
+        graph.replay()
+
     return replay
 
 
@@ -139,10 +142,10 @@ class _Recording:
 
         # The next few steps follow from one launch, which takes the host as long as several small kernels.
         self.steps_each = max(n for n in range(1, way.steps_a_launch + 1) if local.local_steps % n == 0)
-        after = torch.arange(self.steps_each, device=device)
+        self.next = torch.arange(self.steps_each, device=device)
 
         def steps() -> None:
-            chosen = self.indices.index_select(0, self.step + after)
+            chosen = self.indices.index_select(0, self.step + self.next)
             # New leaves: autograd waits for the stream on which a leaf was first used.
             leaves = {name: tensor.detach().requires_grad_() for name, tensor in self.state.items()}
             _, losses = way.steps(leaves, self.constants, samples.batches(chosen), self.velocity or None)
