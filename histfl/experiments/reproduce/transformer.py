@@ -202,11 +202,12 @@ def _choices() -> tuple[Choice, ...]:
             "the pairs of all cells then add up to the full model's pair",
         ),
         Choice(
-            "whole posts with headers, the first 64 tokens of each",
+            f"whole posts with headers, the first {LORA['data.max_length']} tokens of each",
             "the paper says neither; the subject line is in them",
         ),
         Choice(
-            "20 clients, plain SGD, batch 4, learning rate 0.1, no dropout, the same for both methods",
+            f"{LORA['network.clients']} clients, plain SGD, batch {LORA['training.batch_size']}, learning rate "
+            f"{LORA['training.learning_rate']}, no dropout, the same for both methods",
             "the paper names none of them",
         ),
         Choice(

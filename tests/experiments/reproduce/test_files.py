@@ -14,6 +14,7 @@ from small_artefacts import small_artefact
 
 from histfl.errors import CheckpointError
 from histfl.experiments.reproduce.artefact import Artefact
+from histfl.experiments.reproduce.drawing import plotly_figure
 from histfl.experiments.reproduce.files import (
     POINTS,
     collect,
@@ -145,6 +146,17 @@ def test_the_page_is_written_from_the_files_alone(tmp_path: Path) -> None:
     write_documentation([artefact], tmp_path / "none", tmp_path / "docs")
     assert "not yet run" in page.read_text("utf-8")
     assert "No run yet." in page.read_text("utf-8")
+
+
+def test_the_curves_are_the_means_of_the_seeds_with_their_range(tmp_path: Path) -> None:
+    artefact = small_artefact(seeds=(1, 2))
+    run(artefact, tmp_path)
+    (panel,) = artefact.panels(run_results(artefact, tmp_path))
+    accuracy = np.array([[r["accuracy"] for r in records(artefact, tmp_path, index)] for index in (0, 2)])
+    band, line, *_ = plotly_figure(panel).data
+    assert line.y == pytest.approx(accuracy.mean(axis=0), rel=1e-6)
+    assert band.y == pytest.approx(np.concatenate((accuracy.max(0), accuracy.min(0)[::-1])), rel=1e-6)
+    assert (line.name, list(line.x)) == ("hist", [1, 2, 3, 4])
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:

@@ -39,6 +39,8 @@ def test_runs_are_kept_collected_and_told(histfl_command: Command, tmp_path: Pat
     result = json.loads((kept / "fig7" / "participants-2-shards-seed1.json").read_text())
     assert result["rounds_done"] == 8
     assert result["command"].startswith("histfl reproduce fig7 --quick --only participants-2-shards-seed1")
+    page = histfl_command("reproduce", "page", "--results", kept, "--docs", tmp_path / "docs")
+    assert (page.code, page.out.strip()) == (0, str(tmp_path / "docs" / "reproduction.md"))
     again = histfl_command("reproduce", *SHORT, "--out", out)
     assert again.code == 0
     assert "Figure 7" in again.out
