@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from histfl.engines.blocks import Batches, Block, Samples, stacked_constants, stacked_start
 from histfl.engines.losses import stacked_loss
+from histfl.engines.stacked_chain import ChainSteps, chain_of
 from histfl.engines.stacked_graph import StackedGraph, shared_tensors
 from histfl.engines.stacked_linear import InPlaceSGD, LinearCall, gains_from_room, with_room
 from histfl.engines.updates import StackedSGD
@@ -22,6 +25,7 @@ class StackedTrainer:
     def __init__(self, task: Task) -> None:
         self.task = task
         self.graph = StackedGraph(task.model)
+        self.chain = chain_of(self.graph.module)
         self.losses = stacked_loss(task.loss)
         self.in_place = in_place_sgd(task.local)
         self.samples = Samples(task)
@@ -41,26 +45,40 @@ class StackedTrainer:
         self, start: State, constants: State, batches: Batches, velocity: State | None = None
     ) -> tuple[State, torch.Tensor]:
         """A step on each batch from leaves `start` [client, ...], which it changes; final models and losses."""
-        local, clients = self.task.local, len(next(iter(start.values())))
+        clients = len(next(iter(start.values())))
         shared = shared_tensors(self.task.model, clients, start | constants)
         tensors = {**shared, **constants, **start}
-        stepped = [name for name in start if self.in_place is None or name not in self.graph.alone]
-        rest = [start[name] for name in stepped]
-        sgd = StackedSGD(rest, local, velocity if velocity is None else [velocity[name] for name in stepped])
+        if self.chain is None or self.in_place is None or start.keys() - self.graph.alone:
+            step = self._autograd_step(start, tensors, velocity)
+        else:
+            step = ChainSteps(self.chain, tensors, self.losses, self.in_place).step
         total = torch.zeros(clients, device=self.task.data.inputs.device)
         for inputs, targets in batches:
+            total = total + step(inputs, targets)
+        return {name: tensor.detach() for name, tensor in start.items()}, total
+
+    def _autograd_step(
+        self, start: State, tensors: State, velocity: State | None
+    ) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+        stepped = [name for name in start if self.in_place is None or name not in self.graph.alone]
+        rest = [start[name] for name in stepped]
+        before = velocity if velocity is None else [velocity[name] for name in stepped]
+        sgd = StackedSGD(rest, self.task.local, before)
+
+        def step(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
             calls: list[LinearCall] = []
             outputs = self.graph(inputs, tensors, None if self.in_place is None else calls)
             with torch.no_grad():
                 values, pull = self.losses(outputs.detach(), targets)
-                total = total + values
                 wanted = (*(call.outputs for call in calls), *rest)
                 gradients = torch.autograd.grad(outputs, wanted, pull, materialize_grads=True)
                 if self.in_place is not None:
                     for call, gradient in zip(calls, gradients, strict=False):
-                        call.step(gradient, self.in_place)
+                        call.layer.step(call.inputs, gradient, self.in_place)
                 sgd.step(gradients[len(calls) :])
-        return {name: tensor.detach() for name, tensor in start.items()}, total
+            return values
+
+        return step
 
     def placed(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor where products with it are fast."""

@@ -48,12 +48,12 @@ class StackedGraph:
             if all(reads[id(parameter)] == 1 for parameter in m.parameters())
             for parameter in m.parameters()
         )
-        self._run = fx.GraphModule(model, _Rewriter(model, names, self.alone).rewrite(source))
+        self.module = fx.GraphModule(model, _Rewriter(model, names, self.alone).rewrite(source))
 
     def __call__(
         self, inputs: torch.Tensor, tensors: Mapping[str, torch.Tensor], calls: list[LinearCall] | None = None
     ) -> torch.Tensor:
-        outputs: torch.Tensor = self._run(inputs, tensors, calls)
+        outputs: torch.Tensor = self.module(inputs, tensors, calls)
         return outputs
 
 

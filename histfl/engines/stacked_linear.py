@@ -16,29 +16,62 @@ class InPlaceSGD:
     keep: float
 
 
-@dataclass(frozen=True)
-class LinearCall:
-    """What a layer saw and gave: inputs [client, batch, in], outputs [client, batch, out or more].
+class StackedLinear:
+    """The linear layers of many clients: weight [client, out, in] and bias [client, out], of which a step
+    changes those that require a gradient. Not for autograd, which would not see what `step` changes."""
 
-    Only the gradient of `outputs` is asked of autograd. That of the weights is a product of the two, which
-    `step` adds to the weights while both are in cache.
-    """
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self.weight, self.bias = weight.detach(), None if bias is None else bias.detach()
+        self.trains_weight = weight.requires_grad
+        self.trains_bias = bias is not None and bias.requires_grad
+        self.trained = self.trains_weight or self.trains_bias
+        # The products take and give the rows beyond, if there are any.
+        self.whole = _whole(self.weight)
+        self.transposed = self.whole.transpose(1, 2)
+        self.row = None if self.bias is None else _row(self.bias, self.whole.shape[1])
 
-    inputs: torch.Tensor
-    weight: torch.Tensor
-    bias: torch.Tensor | None
-    outputs: torch.Tensor
+    def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Inputs [client, batch, ..., in] to outputs [client, batch, ..., out]."""
+        outputs = self.whole_outputs(_flat(inputs))
+        if outputs.shape[2] != self.weight.shape[1]:
+            outputs = outputs[:, :, : self.weight.shape[1]]
+        return outputs if inputs.dim() == 3 else outputs.unflatten(1, inputs.shape[1:-1])
 
-    def step(self, gradient: torch.Tensor, sgd: InPlaceSGD) -> None:
-        """One SGD step of weight and bias, from the gradient of `outputs`; call it where autograd is off."""
-        if self.weight.requires_grad:
-            weight = _whole(self.weight)  # torch adds a batched product to contiguous memory alone
-            weight.baddbmm_(gradient.transpose(1, 2), self.inputs, beta=sgd.keep, alpha=-sgd.learning_rate)
-        if self.bias is not None and self.bias.requires_grad:
-            change = gradient.sum(dim=1)[:, : self.bias.shape[1]]
+    def whole_outputs(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Inputs [client, batch, in] to outputs [client, batch, out and beyond]."""
+        if self.row is None:
+            return torch.bmm(inputs, self.transposed)
+        return torch.baddbmm(self.row, inputs, self.transposed)
+
+    def for_inputs(self, gradient: torch.Tensor) -> torch.Tensor:
+        """The gradient of the inputs from that of the outputs."""
+        flat = torch.bmm(_flat(gradient), self.weight)
+        return flat if gradient.dim() == 3 else flat.unflatten(1, gradient.shape[1:-1])
+
+    def step(self, inputs: torch.Tensor, gradient: torch.Tensor, sgd: InPlaceSGD) -> None:
+        """One SGD step from inputs and the gradient of the outputs. The product of the two, which would be
+        the weights' gradient, is added to the weights while they are in cache, and never stored."""
+        inputs, gradient = _flat(inputs), _flat(gradient)
+        if self.trains_bias and self.bias is not None:
             if sgd.keep != 1.0:
                 self.bias.mul_(sgd.keep)
-            self.bias.sub_(change, alpha=sgd.learning_rate)
+            self.bias.sub_(gradient.sum(dim=1)[:, : self.bias.shape[1]], alpha=sgd.learning_rate)
+        if self.trains_weight:
+            beyond = self.whole.shape[1] - gradient.shape[2]
+            wide = F.pad(gradient, (0, beyond)) if beyond else gradient
+            self.whole.baddbmm_(wide.transpose(1, 2), inputs, beta=sgd.keep, alpha=-sgd.learning_rate)
+
+
+@dataclass(frozen=True)
+class LinearCall:
+    """What a layer saw and gave: inputs [client, batch, in], outputs [client, batch, out and beyond].
+
+    Only the gradient of `outputs` is asked of autograd; the layer steps itself from that.
+    """
+
+    layer: StackedLinear
+    inputs: torch.Tensor
+    outputs: torch.Tensor
 
 
 def stacked_linear(
@@ -48,30 +81,29 @@ def stacked_linear(
 
     With `calls`, autograd sees weight and bias as constants, and the call is added to the list.
     """
-    between = inputs.shape[1:-1]
-    if len(between) != 1:
-        inputs = inputs.reshape(len(inputs), between.numel(), inputs.shape[-1])
-    trained = weight.requires_grad or (bias is not None and bias.requires_grad)
-    if calls is None or not trained:
-        outputs = _affine(inputs, weight, bias)
+    flat = _flat(inputs)
+    layer = None if calls is None else StackedLinear(weight, bias)
+    if calls is None or layer is None or not layer.trained:
+        outputs = torch.bmm(flat, weight.transpose(1, 2)) if bias is None else torch.baddbmm(bias.unsqueeze(1), flat, weight.transpose(1, 2))
     else:
-        own = None if bias is None else _whole(bias.detach())
-        outputs = _affine(inputs, _whole(weight.detach()), own)
+        outputs = layer.whole_outputs(flat)
         if not outputs.requires_grad:
             outputs.requires_grad_()
-        calls.append(LinearCall(inputs, weight, bias, outputs))
-        if outputs.shape[2] != weight.shape[1]:
-            outputs = outputs[:, :, : weight.shape[1]]
-    return outputs if len(between) == 1 else outputs.unflatten(1, between)
+        calls.append(LinearCall(layer, flat, outputs))
+        outputs = outputs[:, :, : weight.shape[1]]
+    return outputs if inputs.dim() == 3 else outputs.unflatten(1, inputs.shape[1:-1])
 
 
-def _affine(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    transposed = weight.transpose(1, 2)
-    if bias is None:
-        return torch.bmm(inputs, transposed)
-    beyond = transposed.shape[2] - bias.shape[1]  # one of the two may be frozen, and have no room
-    row = bias if beyond == 0 else F.pad(bias, (0, beyond))
-    return torch.baddbmm(row.unsqueeze(1), inputs, transposed)
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    """[client, batch, ..., width] as [client, batch * ..., width]."""
+    return tensor if tensor.dim() == 3 else tensor.reshape(len(tensor), -1, tensor.shape[-1])
+
+
+def _row(bias: torch.Tensor, width: int) -> torch.Tensor:
+    """The bias [client, 1, width], which follows its changes. One beside a weight with more room is frozen."""
+    whole = _whole(bias)
+    beyond = width - whole.shape[1]
+    return (F.pad(whole, (0, beyond)) if beyond > 0 else whole[:, :width]).unsqueeze(1)
 
 
 ROWS = 8

@@ -12,6 +12,7 @@ from engine_cases import MODELS, make_experiment
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.func import functional_call
 
 from histfl.engines import ReferenceEngine, VectorisedEngine, choose_engine
 from histfl.engines.blocks import (
@@ -30,6 +31,7 @@ from histfl.engines.memory import keep_freed_memory, within
 from histfl.engines.one_by_one import OneByOneTrainer
 from histfl.engines.pooling import pool_across_images
 from histfl.engines.stacked import StackedTrainer
+from histfl.engines.stacked_chain import ChainSteps, chain_of
 from histfl.engines.stacked_graph import StackedGraph, Unstackable
 from histfl.engines.stacked_linear import InPlaceSGD, LinearCall, stacked_linear, with_room
 from histfl.engines.vectorised import _bundles, _results, _run_in_turn
@@ -266,7 +268,7 @@ def test_stacked_linear_is_each_clients_linear_and_its_step(
     with torch.no_grad():
         for_inputs, *gradients = torch.autograd.grad(outputs, wanted, pull)
         for call, gradient in zip(calls, gradients, strict=False):
-            call.step(gradient, InPlaceSGD(learning_rate=0.1, keep=0.9))
+            call.layer.step(call.inputs, gradient, InPlaceSGD(learning_rate=0.1, keep=0.9))
 
     leaves = [x.clone().requires_grad_() for x in start]
     again = inputs.detach().clone().requires_grad_()
@@ -281,6 +283,66 @@ def test_stacked_linear_is_each_clients_linear_and_its_step(
         else:
             torch.testing.assert_close(gradients[i], leaf.grad)
             assert torch.equal(tensor, before)
+
+
+class Functions(nn.Module):
+    """A chain of every kind of link, before and after the trained layers, and rows of zeros (17 units)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen = nn.Linear(4, 6)
+        self.first, self.second, self.last = nn.Linear(6, 17), nn.Linear(17, 5, bias=False), nn.Linear(15, 3)
+        self.gelu, self.relu = nn.GELU(), nn.ReLU()
+        self.frozen.requires_grad_(False)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden = self.relu(self.frozen(0.5 * inputs))
+        hidden = F.leaky_relu(self.first(hidden), 0.2).square() - 1.0
+        hidden = self.gelu(self.second(hidden.tanh())).relu()
+        return self.last(torch.flatten(hidden * hidden, 1))
+
+
+@pytest.mark.parametrize("keep", [1.0, 0.9])
+@pytest.mark.parametrize("frozen", ["", "first.weight", "first.bias", "first", "last"])
+def test_a_chain_steps_as_autograd_does(frozen: str, keep: float) -> None:
+    torch.manual_seed(1)
+    model, clients = Functions().double(), 3
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(parameter.requires_grad and not (frozen and name.startswith(frozen)))
+    graph = StackedGraph(model)
+    chain = chain_of(graph.module)
+    assert chain is not None
+    inputs, targets = torch.randn(clients, 7, 3, 4).double(), torch.arange(7 * clients).view(clients, 7) % 3
+    stacked = {n: torch.stack([(1 + i) * p.detach() for i in range(clients)]) for n, p in model.named_parameters()}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            stacked[name] = with_room(stacked[name]).requires_grad_()
+    leaves = {n: t.detach().clone().requires_grad_(t.requires_grad) for n, t in stacked.items()}
+    values = torch.stack(
+        [
+            F.cross_entropy(functional_call(model, {n: t[i] for n, t in leaves.items()}, (inputs[i],)), targets[i])
+            for i in range(clients)
+        ]
+    )
+    values.sum().backward()
+    steps = ChainSteps(chain, stacked, stacked_loss(F.cross_entropy), InPlaceSGD(0.1, keep))
+    torch.testing.assert_close(steps.step(inputs, targets), values.detach())
+    for name, leaf in leaves.items():
+        right = leaf.detach() if leaf.grad is None else keep * leaf.detach() - 0.1 * leaf.grad
+        torch.testing.assert_close(stacked[name].detach(), right, msg=name)
+
+
+def test_what_is_more_than_a_chain_is_left_to_autograd() -> None:
+    class Residual(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.leave = nn.Linear(4, 4), nn.Linear(4, 2)
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return self.leave(inputs + self.inner(inputs))
+
+    for model in (Residual(), nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)), MODELS["tied"][0]()):
+        assert chain_of(StackedGraph(model).module) is None
 
 
 def test_a_graph_knows_what_it_cannot_stack() -> None:
