@@ -8,9 +8,9 @@ import torch
 
 from histfl.engines.blocks import Batches, Block, Samples, stacked_constants, stacked_start
 from histfl.engines.losses import stacked_loss
-from histfl.engines.stacked_chain import ChainSteps, chain_of
+from histfl.engines.stacked_chain import ChainSteps, chain_of, rooms, with_room
 from histfl.engines.stacked_graph import StackedGraph, shared_tensors
-from histfl.engines.stacked_linear import InPlaceSGD, LinearCall, gains_from_room, with_room
+from histfl.engines.stacked_linear import InPlaceSGD, LinearCall
 from histfl.engines.updates import StackedSGD
 from histfl.partition import State
 from histfl.training import LocalTraining, Task
@@ -25,10 +25,14 @@ class StackedTrainer:
     def __init__(self, task: Task) -> None:
         self.task = task
         self.graph = StackedGraph(task.model)
-        self.chain = chain_of(self.graph.module)
         self.losses = stacked_loss(task.loss)
-        self.in_place = in_place_sgd(task.local)
         self.samples = Samples(task)
+        self.in_place = in_place_sgd(task.local)
+        trained = {name for name, value in task.model.named_parameters() if value.requires_grad}
+        simple = self.in_place is not None and trained <= self.graph.alone
+        self.chain = chain_of(self.graph.module) if simple else None
+        on_cpu = task.data.inputs.device.type == "cpu"
+        self.rooms = rooms(self.chain, trained) if on_cpu and self.chain is not None else {}
 
     def clients_at_once(self, start: State) -> int | None:
         if self.task.data.inputs.device.type != "cpu":
@@ -48,10 +52,10 @@ class StackedTrainer:
         clients = len(next(iter(start.values())))
         shared = shared_tensors(self.task.model, clients, start | constants)
         tensors = {**shared, **constants, **start}
-        if self.chain is None or self.in_place is None or start.keys() - self.graph.alone:
+        if self.chain is None or self.in_place is None:
             step = self._autograd_step(start, tensors, velocity)
         else:
-            step = ChainSteps(self.chain, tensors, self.losses, self.in_place).step
+            step = ChainSteps(self.chain, tensors, self.losses, self.in_place, self.rooms).step
         total = torch.zeros(clients, device=self.task.data.inputs.device)
         for inputs, targets in batches:
             total = total + step(inputs, targets)
@@ -82,9 +86,7 @@ class StackedTrainer:
 
     def placed(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor where products with it are fast."""
-        recorded = self.in_place is not None and name in self.graph.alone
-        gains = recorded and tensor.device.type == "cpu" and gains_from_room(tensor.shape[1])
-        return with_room(tensor) if gains else tensor
+        return with_room(tensor, self.rooms[name]) if name in self.rooms else tensor
 
 
 def in_place_sgd(local: LocalTraining) -> InPlaceSGD | None:

@@ -6,7 +6,7 @@ beside the products is a tenth of a small model's step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 import torch
@@ -16,9 +16,11 @@ from torch import fx, nn
 from histfl.engines.losses import StackedLoss
 from histfl.engines.stacked_linear import InPlaceSGD, StackedLinear, stacked_linear
 
+VECTOR = 16  # float32 entries of a vector register; products are fastest with whole ones
 Function = Callable[[torch.Tensor], torch.Tensor]
 Layer = tuple[str, str | None]  # the names of a linear layer's weight and bias
 Chain = tuple[Layer | Function, ...]
+Axes = tuple[int, ...]
 
 
 def chain_of(module: fx.GraphModule) -> Chain | None:
@@ -66,16 +68,66 @@ def _function(module: fx.GraphModule, node: fx.Node, value: fx.Node) -> Function
     return function
 
 
+def rooms(chain: Chain, trained: Set[str]) -> dict[str, Axes]:
+    """The axes of tensors [client, out, in] that may have room for zeros, by the tensors' names.
+
+    Where two trained layers have at most ReLUs between them, the first may give a few more outputs, which
+    are zero, to the second: ReLU keeps them so, they add nothing, and no gradient reaches their weights.
+    """
+    axes: dict[str, Axes] = {}
+    before: Layer | None = None
+    for link in chain:
+        if isinstance(link, tuple):
+            names = [name for name in (*(before or ()), link[0]) if name is not None]
+            if before is not None and trained >= set(names):
+                for name in names:
+                    axes[name] = (*axes.get(name, ()), 2 if name == link[0] else 1)
+            before = link
+        elif link is not torch.relu:
+            before = None
+    return axes
+
+
+def with_room(tensor: torch.Tensor, axes: Axes) -> torch.Tensor:
+    """`tensor` as a view of a copy in whose memory those axes are longer, with zeros beyond."""
+    sizes = _roomy(tensor.shape, axes)
+    if sizes == tensor.shape:
+        return tensor
+    return tensor.new_zeros(sizes)[tuple(map(slice, tensor.shape))].copy_(tensor)
+
+
+def _whole(view: torch.Tensor, axes: Axes) -> torch.Tensor:
+    """A tensor made `with_room`, with what lies beyond."""
+    sizes = _roomy(view.shape, axes)
+    return view if sizes == view.shape else view.as_strided(sizes, view.stride())
+
+
+def _roomy(shape: Sequence[int], axes: Axes) -> tuple[int, ...]:
+    """`shape` with those axes rounded up to whole vectors, where that adds little: 75 units take a fifth
+    longer than 80, but 65 take less."""
+    rounded = [-(-size // VECTOR) * VECTOR for size in shape]
+    return tuple(
+        more if axis in axes and 12 * (more - size) <= size else size
+        for axis, (size, more) in enumerate(zip(shape, rounded, strict=True))
+    )
+
+
 class ChainSteps:
     """SGD steps of a chain on the clients' `tensors` [client, ...], of which it changes those that require
-    a gradient."""
+    a gradient; those named in `rooms` were made `with_room`."""
 
     def __init__(
-        self, chain: Chain, tensors: Mapping[str, torch.Tensor], losses: StackedLoss, sgd: InPlaceSGD
+        self,
+        chain: Chain,
+        tensors: Mapping[str, torch.Tensor],
+        losses: StackedLoss,
+        sgd: InPlaceSGD,
+        rooms: Mapping[str, Axes],
     ) -> None:
         self.losses, self.sgd = losses, sgd
+        whole = {name: _whole(tensor, rooms.get(name, ())) for name, tensor in tensors.items()}
         self.links: Sequence[StackedLinear | Function] = [
-            StackedLinear(tensors[link[0]], None if link[1] is None else tensors[link[1]])
+            StackedLinear(whole[link[0]], None if link[1] is None else whole[link[1]])
             if isinstance(link, tuple)
             else link
             for link in chain

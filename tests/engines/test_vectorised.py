@@ -31,9 +31,9 @@ from histfl.engines.memory import keep_freed_memory, within
 from histfl.engines.one_by_one import OneByOneTrainer
 from histfl.engines.pooling import pool_across_images
 from histfl.engines.stacked import StackedTrainer
-from histfl.engines.stacked_chain import ChainSteps, chain_of
+from histfl.engines.stacked_chain import ChainSteps, chain_of, rooms, with_room
 from histfl.engines.stacked_graph import StackedGraph, Unstackable
-from histfl.engines.stacked_linear import InPlaceSGD, LinearCall, stacked_linear, with_room
+from histfl.engines.stacked_linear import InPlaceSGD, LinearCall, stacked_linear
 from histfl.engines.vectorised import _bundles, _results, _run_in_turn
 from histfl.engines.vmapped import VmappedSteps
 from histfl.engines.ways import choose_trainer
@@ -247,11 +247,10 @@ def test_batches_of_many_clients_are_those_of_each(samples: int, first: int, ste
     width=st.integers(1, 9),
     out=st.integers(1, 40),
     bias=st.booleans(),
-    room=st.lists(st.booleans(), min_size=2, max_size=2),
     in_place=st.booleans(),
 )
 def test_stacked_linear_is_each_clients_linear_and_its_step(
-    clients: int, between: list[int], width: int, out: int, bias: bool, room: list[bool], in_place: bool
+    clients: int, between: list[int], width: int, out: int, bias: bool, in_place: bool
 ) -> None:
     generator = torch.Generator().manual_seed(1)
 
@@ -260,7 +259,7 @@ def test_stacked_linear_is_each_clients_linear_and_its_step(
 
     inputs = normal(clients, *between, width).requires_grad_()
     start = [normal(clients, out, width), *([normal(clients, out)] if bias else [])]
-    tensors = [(with_room(x) if r else x.clone()).requires_grad_() for x, r in zip(start, room, strict=False)]
+    tensors = [x.clone().requires_grad_() for x in start]
     pull = normal(clients, *between, out)
     calls: list[LinearCall] = []
     outputs = stacked_linear(inputs, tensors[0], tensors[1] if bias else None, calls if in_place else None)
@@ -286,46 +285,68 @@ def test_stacked_linear_is_each_clients_linear_and_its_step(
 
 
 class Functions(nn.Module):
-    """A chain of every kind of link, before and after the trained layers, and rows of zeros (17 units)."""
+    """A chain of every kind of link, some before the first trained layer, and widths that get room (30, 31)."""
 
     def __init__(self) -> None:
         super().__init__()
         self.frozen = nn.Linear(4, 6)
-        self.first, self.second, self.last = nn.Linear(6, 17), nn.Linear(17, 5, bias=False), nn.Linear(15, 3)
+        self.first, self.second, self.third = (
+            nn.Linear(6, 30),
+            nn.Linear(30, 31),
+            nn.Linear(31, 15, bias=False),
+        )
+        self.last = nn.Linear(45, 3)
         self.gelu, self.relu = nn.GELU(), nn.ReLU()
         self.frozen.requires_grad_(False)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         hidden = self.relu(self.frozen(0.5 * inputs))
-        hidden = F.leaky_relu(self.first(hidden), 0.2).square() - 1.0
-        hidden = self.gelu(self.second(hidden.tanh())).relu()
+        hidden = self.third(F.relu(self.second(torch.relu(self.first(hidden)).relu())))
+        hidden = self.gelu(F.leaky_relu(hidden, 0.2).square() - 1.0).tanh()
         return self.last(torch.flatten(hidden * hidden, 1))
 
 
+ROOMS = {
+    "first.weight": (1,),
+    "first.bias": (1,),
+    "second.weight": (2, 1),
+    "second.bias": (1,),
+    "third.weight": (2,),
+}
+
+
 @pytest.mark.parametrize("keep", [1.0, 0.9])
-@pytest.mark.parametrize("frozen", ["", "first.weight", "first.bias", "first", "last"])
-def test_a_chain_steps_as_autograd_does(frozen: str, keep: float) -> None:
-    torch.manual_seed(1)
-    model, clients = Functions().double(), 3
+@pytest.mark.parametrize("clients", [1, 3])
+@pytest.mark.parametrize("frozen", ["", "first.weight", "second.bias", "second", "last"])
+def test_a_chain_steps_as_autograd_does(frozen: str, clients: int, keep: float) -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        model = Functions().double()
+        inputs = torch.randn(clients, 7, 3, 4, dtype=torch.float64)
+    targets = torch.arange(7 * clients).view(clients, 7) % 3
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(parameter.requires_grad and not (frozen and name.startswith(frozen)))
-    graph = StackedGraph(model)
-    chain = chain_of(graph.module)
+    own = dict(model.named_parameters())
+    trained = {name for name in own if own[name].requires_grad}
+    chain = chain_of(StackedGraph(model).module)
     assert chain is not None
-    inputs, targets = torch.randn(clients, 7, 3, 4).double(), torch.arange(7 * clients).view(clients, 7) % 3
-    stacked = {n: torch.stack([(1 + i) * p.detach() for i in range(clients)]) for n, p in model.named_parameters()}
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            stacked[name] = with_room(stacked[name]).requires_grad_()
-    leaves = {n: t.detach().clone().requires_grad_(t.requires_grad) for n, t in stacked.items()}
-    values = torch.stack(
-        [
-            F.cross_entropy(functional_call(model, {n: t[i] for n, t in leaves.items()}, (inputs[i],)), targets[i])
-            for i in range(clients)
-        ]
-    )
+    room = rooms(chain, trained)
+    assert room == ROOMS or frozen not in ("", "last")
+    leaves = {
+        name: torch.stack([(1 + i) * value.detach() for i in range(clients)]).requires_grad_(name in trained)
+        for name, value in own.items()
+    }
+    stacked = {
+        name: with_room(leaf.detach().clone(), room.get(name, ())).requires_grad_(name in trained)
+        for name, leaf in leaves.items()
+    }
+    outputs = [
+        functional_call(model, {name: leaf[i] for name, leaf in leaves.items()}, (inputs[i],))
+        for i in range(clients)
+    ]
+    values = torch.stack([F.cross_entropy(*pair) for pair in zip(outputs, targets, strict=True)])
     values.sum().backward()
-    steps = ChainSteps(chain, stacked, stacked_loss(F.cross_entropy), InPlaceSGD(0.1, keep))
+    steps = ChainSteps(chain, stacked, stacked_loss(F.cross_entropy), InPlaceSGD(0.1, keep), room)
     torch.testing.assert_close(steps.step(inputs, targets), values.detach())
     for name, leaf in leaves.items():
         right = leaf.detach() if leaf.grad is None else keep * leaf.detach() - 0.1 * leaf.grad
