@@ -3,12 +3,13 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: help setup quickstart test check docs screenshot clean
+.PHONY: help setup quickstart test check bench docs screenshot clean
 
 help:
 	@echo "make quickstart   set up and run HIST against hierarchical FedAvg on embedded images"
 	@echo "make test         set up and run every check and test"
 	@echo "make check        set up and run the style, type and import checks alone"
+	@echo "make bench        the same job on our engines, a plain loop, Flower and pfl; then the scaling curves"
 	@echo "make docs         build the documentation site into build/site"
 	@echo "make screenshot   run the quickstart and picture its report (needs chromium)"
 	@echo "make setup        make $(VENV) with everything"
@@ -19,7 +20,7 @@ setup: $(VENV)/.installed
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,docs,mlflow,lora]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,docs,fast,mlflow,lora]'
 	touch $@
 
 quickstart: setup
@@ -35,6 +36,11 @@ check: setup
 test: check
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 -rs
 
+# The peers go into environments of their own under .bench; results into benchmarks/results.
+bench: setup
+	$(BIN)/python benchmarks/bench.py
+	$(BIN)/python benchmarks/bench.py --scaling
+
 # The build itself asks nothing of the network.
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
@@ -46,4 +52,4 @@ screenshot: setup
 	$(BIN)/python docs/screenshot.py build/quickstart/report.html docs/figures/quickstart.png
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .bench build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -85,8 +85,19 @@ def make_dense_model() -> nn.Module:
         {"participants": 2, "dropout": 0.3, "rounds": 6},
         {"momentum": 0.5, "clip_norm": 0.5},
         {"sizes": (0.5, 0.3, 0.2), "memory_gb": 0.5},
+        {"active_cells": 2, "participants": 2, "rounds": 6},
+        {"augment": "crop-flip"},
+        {"augment": "crop-flip", "participants": 2, "dropout": 0.3},
     ],
-    ids=["optimised sizes", "participation", "momentum", "uneven sizes"],
+    ids=[
+        "optimised sizes",
+        "participation",
+        "momentum",
+        "uneven sizes",
+        "sampled cells",
+        "augmentation",
+        "augmented participants",
+    ],
 )
 def test_recorded_steps_agree_with_the_cpu(model: Callable[[], nn.Module], settings: dict[str, Any]) -> None:
     runs = {}

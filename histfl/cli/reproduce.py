@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -57,6 +58,12 @@ def _command(names: Sequence[str]) -> Callable[..., None]:
                 min=0, help="Stop after so many minutes with all rounds kept; exit code 3: more is left."
             ),
         ] = None,
+        until: Annotated[
+            float | None,
+            typer.Option(
+                min=0, max=1, help="End runs at this accuracy for now; without it they go on later."
+            ),
+        ] = None,
         keep_models: Annotated[
             bool, typer.Option("--keep-models", help="Keep finished runs' models and checkpoints.")
         ] = False,
@@ -68,23 +75,30 @@ def _command(names: Sequence[str]) -> Callable[..., None]:
         scale = scale_for(quick=quick, seeds=seeds, data_dir=data_dir, precision=precision)
         folder = out or Path("runs") / ("reproduction-quick" if quick else "reproduction")
         how = How(folder / "runs", data_dir, device, engine, memory_gb, parallel, minutes, keep_models)
-        _carry_out(artefacts(names, scale), folder, how, only, as_json)
+        _carry_out(artefacts(names, scale), folder, how, only=only, until=until, as_json=as_json)
 
     return reproduce
 
 
-def _carry_out(found: Sequence[Artefact], folder: Path, how: How, only: str | None, as_json: bool) -> None:
+def _carry_out(
+    found: Sequence[Artefact], folder: Path, how: How, *, only: str | None, until: float | None, as_json: bool
+) -> None:
     """Run the chosen arms, then answer with all that the folder has."""
     from histfl.experiments.reproduce.artefacts import chosen_arms
     from histfl.experiments.reproduce.files import run_results
     from histfl.experiments.reproduce.pages import answer_json, answer_page
-    from histfl.experiments.reproduce.runner import carry_out, work_of
-    from histfl.experiments.store import write_whole
+    from histfl.experiments.reproduce.runner import carry_out, ending_at, work_of
+    from histfl.experiments.store import storage_errors, write_whole
 
     arms = chosen_arms(found, only)
+    if until is not None:
+        arms = [ending_at(arm, until) for arm in arms]
+        how = dataclasses.replace(how, keep_models=True)
     with interruptible(folder, resume_flag=None):
         tally = carry_out(work_of(arms, how.runs), how, Console(stderr=True))
     answers = {}
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     for artefact in found:
         results = run_results(artefact, how.runs)
         rows, panels = artefact.rows(results), artefact.panels(results)

@@ -1,5 +1,6 @@
 """Data sets (load, verify, fetch) and their two-level splits over cells and clients."""
 
+from histfl.data.augment import CropFlip, augmentation
 from histfl.data.dataset import DataSource, TensorData, TextData, as_tensor_data
 from histfl.data.sources import DATASETS, fetch, load, load_text, locate
 from histfl.data.splits import SPLITS, Split, label_mix, split
@@ -9,12 +10,14 @@ from histfl.data.text import load_tokens, tokenise
 __all__ = [
     "DATASETS",
     "SPLITS",
+    "CropFlip",
     "DataSource",
     "Source",
     "Split",
     "TensorData",
     "TextData",
     "as_tensor_data",
+    "augmentation",
     "fetch",
     "label_mix",
     "load",

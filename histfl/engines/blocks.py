@@ -9,10 +9,11 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from histfl.devices import moved
 from histfl.network.network import Ints
 from histfl.partition import State
 from histfl.training import CellJob, Task
-from histfl.training.batches import batches_of_clients
+from histfl.training.batches import batches_of_clients, variants_of_clients
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,10 @@ class Trainer(Protocol):
 
 
 class Way(Protocol):
-    """A way to step the models of many clients, given as tensors [client, ...]."""
+    """A way to step the models of many clients, given as tensors [client, ...]. A recording of it holds up
+    to `steps_a_launch` steps."""
+
+    steps_a_launch: int
 
     def placed(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """`tensor`, or a copy of it laid out in memory as the steps want it."""
@@ -118,43 +122,55 @@ class Samples:
         # Rows of one axis: torch copies them faster than rows of many.
         self._rows = task.data.inputs.reshape(len(task.data), -1)
 
-    def indices(self, block: Block) -> torch.Tensor:
-        """The samples of every client's batches, [step, client, batch]."""
+    def indices(self, block: Block, edge_rounds: int = 1) -> torch.Tensor:
+        """The samples of every client's batches, [step, client, batch], from the block's edge round on.
+
+        With augmentation, variant v of sample i is number v * len(data) + i.
+        """
         task, part = self.task, block[0]
         local, device = task.local, self._order.device
         clients = np.concatenate([part.clients for part in block])
         offsets, sizes = task.split.offsets[clients], task.split.offsets[clients + 1]
-        sizes = sizes - offsets
-        positions = torch.empty(
-            len(clients), local.local_steps, local.batch_size, dtype=torch.int64, device=device
-        )
+        sizes, steps = sizes - offsets, edge_rounds * local.local_steps
+        positions = torch.empty(len(clients), steps, local.batch_size, dtype=torch.int64, device=device)
         for size in np.unique(sizes):
             equal = np.flatnonzero(sizes == size)
-            positions[_moved(equal, device)] = batches_of_clients(
+            positions[moved(torch.from_numpy(equal), device)] = batches_of_clients(
                 task.seeds.key("batches", part.job.round),
-                _moved(clients[equal], device),
+                moved(torch.from_numpy(clients[equal]), device),
                 int(size),
                 first_step=part.edge_round * local.local_steps,
-                steps=local.local_steps,
+                steps=steps,
                 batch_size=local.batch_size,
             )
-        first = _moved(offsets, device)
-        return self._order[first[:, None, None] + positions].transpose(0, 1).contiguous()
+        first = moved(torch.from_numpy(offsets), device)
+        samples = self._order[first[:, None, None] + positions]
+        if task.augment is not None:
+            samples = samples + len(task.data) * variants_of_clients(
+                task.seeds.key("augment", part.job.round),
+                moved(torch.from_numpy(clients), device),
+                task.augment.num_variants,
+                first_step=part.edge_round * local.local_steps,
+                steps=steps,
+                batch_size=local.batch_size,
+            )
+        return samples.transpose(0, 1).contiguous()
 
     def batches(self, indices: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Inputs [client, batch, ...] and targets [client, batch] of one step after another.
 
         All steps share one buffer, so that the samples stay in cache: use a batch before the next.
         """
-        inputs, targets = self.task.data.inputs, self.task.data.targets
+        inputs, targets, augment = self.task.data.inputs, self.task.data.targets, self.task.augment
         shape = indices.shape[1:]
         buffer = self._rows.new_empty(shape.numel(), self._rows.shape[1])
         view = buffer.view(*shape, *inputs.shape[1:])
         for step in indices.flatten(start_dim=1):
-            torch.index_select(self._rows, 0, step, out=buffer)
-            yield view, targets.index_select(0, step).view(shape)
-
-
-def _moved(numbers: Ints, device: torch.device) -> torch.Tensor:
-    """`numbers` on the device, without waiting for the work that it has still to do."""
-    return torch.from_numpy(numbers).to(device, non_blocking=True)
+            if augment is None:
+                torch.index_select(self._rows, 0, step, out=buffer)
+                yield view, targets.index_select(0, step).view(shape)
+            else:
+                variant, sample = step // len(inputs), step % len(inputs)
+                torch.index_select(self._rows, 0, sample, out=buffer)
+                images = augment.apply(view.flatten(end_dim=1), variant).view(view.shape)
+                yield images, targets.index_select(0, sample).view(shape)

@@ -10,8 +10,10 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import torch
 
 from histfl.engines.blocks import Block, Samples, Way, num_clients
@@ -19,11 +21,16 @@ from histfl.partition import State
 from histfl.training import Task
 
 MOST_RECORDINGS = 16  # of different shapes or numbers of clients, the last used kept
-TIMED_STEPS = 3
+TIMED_LAUNCHES = 3
 
 
-def record(step: Callable[[], None]) -> torch.cuda.CUDAGraph:
-    """`step` as a graph. It runs once before, so that libraries load and choose their kernels."""
+def record(step: Callable[[], None], device: torch.device) -> Callable[[], None]:
+    """What repeats `step`: the replay of a graph on a GPU, `step` itself on a CPU.
+
+    It runs once before it is recorded, so that libraries load and choose their kernels.
+    """
+    if device.type == "cpu":
+        return step
     aside = torch.cuda.Stream()
     aside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(aside):
@@ -32,7 +39,11 @@ def record(step: Callable[[], None]) -> torch.cuda.CUDAGraph:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=aside):
         step()
-    return graph
+
+    def replay(read: Callable[[], None] = step) -> None:  # a graph does not keep the tensors that it reads
+        graph.replay()
+
+    return replay
 
 
 class CapturedTrainer:
@@ -44,6 +55,7 @@ class CapturedTrainer:
         self._ways = tuple(ways)
         self._recordings: OrderedDict[object, _Recording] = OrderedDict()
         self._most: int | None = None
+        self._drawn: tuple[int, dict[object, torch.Tensor]] = -1, {}  # of a global round, by clients
 
     def clients_at_once(self, start: State) -> int | None:
         return self._most
@@ -56,23 +68,53 @@ class CapturedTrainer:
             self._recordings.clear()
             torch.cuda.empty_cache()
             raise
-        return recording.replay(block, self.samples.indices(block))
+        return recording.replay(block, self._indices(block))
+
+    def _indices(self, block: Block) -> torch.Tensor:
+        """The samples [step, client, batch] of the block's edge round; drawn for a whole global round where
+        the same clients take part in all of it, since it takes as many kernels as one edge round."""
+        part, steps = block[0], self.task.local.local_steps
+        schedules = [part.job.schedule.arrived for part in block]
+        if not all(np.array_equal(clients, arrived[0]) for arrived in schedules for clients in arrived):
+            return self.samples.indices(block)
+        if self._drawn[0] != part.job.round:
+            self._drawn = part.job.round, {}
+        key, drawn = tuple(part.clients.tobytes() for part in block), self._drawn[1]
+        if key not in drawn:
+            whole = [replace(part, edge_round=0) for part in block]
+            drawn[key] = self.samples.indices(whole, edge_rounds=len(schedules[0]))
+        return drawn[key][part.edge_round * steps :][:steps]
 
     def _recording(self, block: Block) -> _Recording:
         room = rounded_up(num_clients(block))
         shapes = tuple((name, tensor.shape) for name, tensor in block[0].state.items())
         key = (room, shapes)
         if key not in self._recordings:
-            found = [_Recording(way, self.samples, block, room) for way in self._ways]
-            if len(found) > 1:
-                seconds = [recording.step_seconds() for recording in found]
-                fastest = seconds.index(min(seconds))
-                self._ways, found = (self._ways[fastest],), [found[fastest]]
-            self._recordings[key] = found[0]
+            self._recordings[key] = self._fastest(block, room)
             while len(self._recordings) > MOST_RECORDINGS:
                 self._recordings.popitem(last=False)
         self._recordings.move_to_end(key)
         return self._recordings[key]
+
+    def _fastest(self, block: Block, room: int) -> _Recording:
+        if len(self._ways) == 1:
+            return _Recording(self._ways[0], self.samples, block, room)
+        found: list[tuple[float, Way, _Recording]] = []
+        failed: Exception | None = None
+        for way in self._ways:
+            try:
+                recording = _Recording(way, self.samples, block, room)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as error:  # vmap has no rule for some operations in half precision
+                failed = error
+            else:
+                found.append((recording.step_seconds(), way, recording))
+        if not found:
+            raise failed or RuntimeError("no way to step the clients")
+        _, way, recording = min(found, key=lambda timed: timed[0])
+        self._ways = (way,)
+        return recording
 
 
 def rounded_up(clients: int) -> int:
@@ -83,7 +125,7 @@ def rounded_up(clients: int) -> int:
 
 
 class _Recording:
-    """One step of `room` clients with the block's shapes."""
+    """A few steps of `room` clients with the block's shapes."""
 
     def __init__(self, way: Way, samples: Samples, block: Block, room: int) -> None:
         local, device = samples.task.local, samples.task.data.inputs.device
@@ -98,15 +140,19 @@ class _Recording:
         shape = (local.local_steps, room, local.batch_size)
         self.indices = torch.zeros(shape, dtype=torch.int64, device=device)
 
-        def one_step() -> None:
-            chosen = self.indices.index_select(0, self.step)
+        # The next few steps follow from one launch, which takes the host as long as several small kernels.
+        self.steps_each = max(n for n in range(1, way.steps_a_launch + 1) if local.local_steps % n == 0)
+        self.next = torch.arange(self.steps_each, device=device)
+
+        def steps() -> None:
+            chosen = self.indices.index_select(0, self.step + self.next)
             # New leaves: autograd waits for the stream on which a leaf was first used.
             leaves = {name: tensor.detach().requires_grad_() for name, tensor in self.state.items()}
             _, losses = way.steps(leaves, self.constants, samples.batches(chosen), self.velocity or None)
             self.losses.add_(losses)
-            self.step.add_(1)
+            self.step.add_(self.steps_each)
 
-        self.graph = record(one_step)
+        self.replay_steps = record(steps, device)
 
     def replay(self, block: Block, indices: torch.Tensor) -> tuple[State, torch.Tensor]:
         """The clients' models after all steps, and the sums of their losses."""
@@ -114,27 +160,28 @@ class _Recording:
         for part in block:
             rows = slice(first, first + len(part.clients))
             for own, given in ((self.state, part.state), (self.constants, part.job.constants)):
-                for name, tensor in given.items():
-                    own[name][rows].copy_(tensor)
+                if given:
+                    kept = [own[name][rows] for name in given]
+                    new = [tensor.expand_as(row) for tensor, row in zip(given.values(), kept, strict=True)]
+                    torch._foreach_copy_(kept, new)
             first = rows.stop
         self.indices[:, :first].copy_(indices)
         self._restart()
-        for _ in range(len(indices)):
-            self.graph.replay()
-        return {name: tensor[:first].clone() for name, tensor in self.state.items()}, self.losses[
-            :first
-        ].clone()
+        for _ in range(len(indices) // self.steps_each):
+            self.replay_steps()
+        models = {name: tensor[:first].clone() for name, tensor in self.state.items()}
+        return models, self.losses[:first].clone()
 
     def step_seconds(self) -> float:
-        """The time of one step, the best of a few."""
-        events = [torch.cuda.Event(enable_timing=True) for _ in range(TIMED_STEPS + 1)]
+        """The time of one step, the best of a few launches."""
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(TIMED_LAUNCHES + 1)]
         for event in events:
             event.record()
             self._restart()
-            self.graph.replay()
+            self.replay_steps()
         events[-1].synchronize()
         milliseconds: list[float] = [before.elapsed_time(after) for before, after in pairwise(events)]
-        return min(milliseconds) / 1e3
+        return min(milliseconds) / 1e3 / self.steps_each
 
     def _restart(self) -> None:
         self.losses.zero_()
@@ -144,4 +191,4 @@ class _Recording:
 
 
 def _roomy(tensor: torch.Tensor, room: int) -> torch.Tensor:
-    return tensor.expand(room, *tensor.shape).contiguous()
+    return tensor.expand(room, *tensor.shape).clone(memory_format=torch.contiguous_format)

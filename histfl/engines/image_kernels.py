@@ -65,9 +65,9 @@ def _accumulate(
                         w0, w1, w2, w3, w4 = w[t], w[t + 1], w[t + 2], w[t + 3], w[t + 4]
                         for j in range(run):
                             # Read once: the compiler cannot know that y and z are other memory.
-                            k, l, m, n, q = a[j], b[j], d[j], e[j], f[j]
-                            y[j] += v0 * k + v1 * l + v2 * m + v3 * n + v4 * q
-                            z[j] += w0 * k + w1 * l + w2 * m + w3 * n + w4 * q
+                            k, m, n, x, q = a[j], b[j], d[j], e[j], f[j]
+                            y[j] += v0 * k + v1 * m + v2 * n + v3 * x + v4 * q
+                            z[j] += w0 * k + w1 * m + w2 * n + w3 * x + w4 * q
 
 
 def _correlate(products: Any, outputs: Any, inputs: Any, in_starts: Any, taps: Any, run: int) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import torch
 
 from histfl.engines.blocks import Batches, Block, Samples, stacked_constants, stacked_start
+from histfl.engines.image_kernels import kernels_installed
 from histfl.engines.losses import stacked_loss
-from histfl.engines.stacked_chain import ChainSteps, chain_of, rooms, with_room
+from histfl.engines.stacked_chain import ChainSteps, chain_of, rooms, tensors_of, with_room
 from histfl.engines.stacked_graph import StackedGraph, shared_tensors
 from histfl.engines.stacked_linear import InPlaceSGD, LinearCall
 from histfl.engines.updates import StackedSGD
@@ -16,27 +17,33 @@ from histfl.partition import State
 from histfl.training import LocalTraining, Task
 
 CACHE_BYTES = 4 * 2**20  # the weights of a block: a core's share of the last cache, on most machines
-FEWEST, MOST = 4, 8  # clients a block on a CPU: fewer and Python is seen, more and nothing is gained
+FEWEST, MOST = 5, 8  # clients a block on a CPU: fewer and Python is seen, more and nothing is gained
+MOST_OF_IMAGES = 4  # their activations need the cache more than their weights do
 
 
 class StackedTrainer:
     """Runs the module's graph with every client's tensors at once."""
 
+    steps_a_launch = 5
+
     def __init__(self, task: Task) -> None:
         self.task = task
-        self.graph = StackedGraph(task.model)
+        on_cpu = task.data.inputs.device.type == "cpu"
+        self.graph = StackedGraph(task.model, images=on_cpu and kernels_installed())
         self.losses = stacked_loss(task.loss)
         self.samples = Samples(task)
         self.in_place = in_place_sgd(task.local)
         trained = {name for name, value in task.model.named_parameters() if value.requires_grad}
-        simple = self.in_place is not None and trained <= self.graph.alone
-        self.chain = chain_of(self.graph.module) if simple else None
-        on_cpu = task.data.inputs.device.type == "cpu"
-        self.rooms = rooms(self.chain, trained) if on_cpu and self.chain is not None else {}
+        chain = chain_of(self.graph.module)
+        simple = self.in_place is not None and chain is not None and trained <= tensors_of(chain)
+        self.chain = chain if simple else None
+        self.rooms = {} if self.chain is None else rooms(self.chain, trained)
 
     def clients_at_once(self, start: State) -> int | None:
         if self.task.data.inputs.device.type != "cpu":
             return None
+        if self.graph.of_images:
+            return MOST_OF_IMAGES
         size = sum(tensor.numel() * tensor.element_size() for tensor in start.values())
         return min(max(CACHE_BYTES // size, FEWEST), MOST)
 

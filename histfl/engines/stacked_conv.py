@@ -37,7 +37,9 @@ def geometry_of(layer: nn.Conv2d) -> Geometry | None:
     """The layer's geometry, or None where torch's own convolution is the better one."""
     if layer.padding_mode != "zeros" or layer.in_channels // layer.groups >= FEW_CHANNELS:
         return None
-    stride, dilation, size = ((pair[0], pair[1]) for pair in (layer.stride, layer.dilation, layer.kernel_size))
+    stride, dilation, size = (
+        (pair[0], pair[1]) for pair in (layer.stride, layer.dilation, layer.kernel_size)
+    )
     if isinstance(layer.padding, str):
         total = [d * (k - 1) if layer.padding == "same" else 0 for d, k in zip(dilation, size, strict=True)]
         before = [zeros // 2 for zeros in total]  # as torch: the odd one comes last
@@ -63,7 +65,9 @@ class StackedConv2d:
 
     def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
         """Inputs [client, image, channel, height, width] to outputs of the same axes."""
-        inputs = F.pad(_innermost(inputs.detach()), (0, 0, *self.geometry.border))
+        inputs = images_innermost(inputs.detach())
+        if any(self.geometry.border):
+            inputs = F.pad(inputs, (0, 0, *self.geometry.border))
         clients, channels, height, width, images = inputs.shape
         self.places = _places(images, (channels, height, width), tuple(self.filters.shape[1:]), self.geometry)
         self.inputs = inputs.view(len(self.filters), -1)
@@ -93,7 +97,7 @@ class StackedConv2d:
         accumulate(
             padded.view(len(self.filters), self.filters.shape[2], -1).numpy(),
             _in_passes(self.filters.flatten(start_dim=3).permute(0, 3, 2, 1)),
-            _innermost(gradient).view(len(self.filters), -1).numpy(),
+            images_innermost(gradient).view(len(self.filters), -1).numpy(),
             self.places.of_inputs,
             self.places.shifts,
             self.places.of_outputs,
@@ -107,7 +111,7 @@ class StackedConv2d:
 
     def for_weight(self, gradient: torch.Tensor) -> torch.Tensor:
         """The gradient of the weights from that of the outputs."""
-        outputs = _innermost(gradient).view(*self.filters.shape[:2], -1)
+        outputs = images_innermost(gradient).view(*self.filters.shape[:2], -1)
         products = outputs.new_empty(*self.filters.shape[:2], len(self.places.taps))
         _, correlate = kernels()
         correlate(
@@ -214,6 +218,6 @@ def _in_passes(weights: torch.Tensor) -> Any:
     return F.pad(weights, (0, -weights.shape[-1] % TAPS)).contiguous().numpy()
 
 
-def _innermost(values: torch.Tensor) -> torch.Tensor:
+def images_innermost(values: torch.Tensor) -> torch.Tensor:
     """[client, image, channel, height, width] as whole memory [client, channel, height, width, image]."""
     return values.permute(0, 2, 3, 4, 1).contiguous()

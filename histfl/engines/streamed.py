@@ -5,6 +5,8 @@ A large convolution fills the GPU by itself; streams fill the gaps that its smal
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from torch.func import functional_call
 
@@ -20,9 +22,12 @@ STREAMS = 6
 class StreamedSteps:
     """Every client's forward and backward pass on its own, inside a recording."""
 
+    steps_a_launch = 1  # a step alone is thousands of kernels
+
     def __init__(self, task: Task) -> None:
         self.task = task
-        self._streams = [torch.cuda.Stream(task.data.inputs.device) for _ in range(STREAMS)]
+        device = task.data.inputs.device
+        self._streams = [torch.cuda.Stream(device) for _ in range(STREAMS)] if device.type == "cuda" else []
 
     def placed(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """Kernels of convolutions with their channels innermost, [client, out, in, height, width]."""
@@ -39,12 +44,11 @@ class StreamedSteps:
                 inputs = (
                     inputs.flatten(0, 1).to(memory_format=torch.channels_last).unflatten(0, inputs.shape[:2])
                 )
-            here = torch.cuda.current_stream()
             values = []
             for stream in self._streams:
-                stream.wait_stream(here)
+                stream.wait_stream(torch.cuda.current_stream())
             for client in range(len(total)):
-                with torch.cuda.stream(self._streams[client % STREAMS]):
+                with self._aside(client):
                     own = _of_client(start, client)
                     velocities = None if velocity is None else _of_client(velocity, client)
                     values.append(
@@ -53,9 +57,12 @@ class StreamedSteps:
                         )
                     )
             for stream in self._streams:
-                here.wait_stream(stream)
+                torch.cuda.current_stream().wait_stream(stream)
             total = total + torch.stack(values)
         return {name: tensor.detach() for name, tensor in start.items()}, total
+
+    def _aside(self, client: int) -> AbstractContextManager[object]:
+        return torch.cuda.stream(self._streams[client % STREAMS]) if self._streams else nullcontext()
 
     def _step(
         self,

@@ -17,6 +17,8 @@ from histfl.training.precision import layers
 class VmappedSteps:
     """Gradients of all clients by `vmap` over `grad`."""
 
+    steps_a_launch = 5
+
     def __init__(self, task: Task) -> None:
         self.task = task
         self.gradients: Any = vmap(grad_and_value(self._loss))

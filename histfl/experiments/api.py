@@ -22,7 +22,11 @@ from histfl.training.jobs import Loss
 
 # Where each further keyword of `train` belongs in the configuration.
 _HOMES = {
-    **{key: ("data", key) for key in DataSettings.model_fields if key != "name"},
+    **{
+        key: ("data", key)
+        for key in DataSettings.model_fields
+        if key not in ("name", "strip", "max_length", "tokenizer")
+    },
     **{key: ("training", key) for key in TrainingSettings.model_fields},
     **{key: ("method", key) for key in MethodSettings.model_fields if key != "name"},
     **{

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -153,6 +154,18 @@ def build_network(config: Config) -> Network:
     return network
 
 
+def _few(config: Config, test: TensorData) -> TensorData:
+    """As many test samples as are asked for, the same ones in every round."""
+    most = config.data.test_samples
+    if most is None or most >= len(test):
+        return test
+    generator = Seeds(config.training.seed).numpy("test samples")
+    chosen = torch.from_numpy(np.sort(generator.choice(len(test), most, replace=False))).to(
+        test.targets.device
+    )
+    return dataclasses.replace(test, inputs=test.inputs[chosen], targets=test.targets[chosen])
+
+
 def build_split(config: Config, train: TensorData, network: Network) -> Split:
     """Which client holds which training samples."""
     return datasets.split(
@@ -180,7 +193,8 @@ def build(
     model = ingredients.model.to(place)
     dtype = check_parameters(model)
     check_precision(config.training.precision, dtype, place)
-    train, test = ingredients.train.to(place, dtype), ingredients.test.to(place, dtype)
+    train = ingredients.train.to(place, dtype)
+    test = _few(config, ingredients.test).to(place, dtype)
     check_fit(model, train, test, loss, batch_size=config.training.batch_size)
     network = ingredients.network
     bits = config.uplink.bits_per_parameter or 8.0 * dtype.itemsize
@@ -210,6 +224,7 @@ def build(
         loss=loss,
         uplink=build_uplink(config, cut.num_parameters, bits),
         seeds=seeds,
+        augment=datasets.augmentation(config.data.augment, train.inputs),
     )
     participation = build_participation(config)
     policy = size_policy(

@@ -48,8 +48,10 @@ class ModelSettings(Settings):
 class DataSettings(Settings):
     name: str = "fashion-mnist"
     split: Literal["shards", "cell-iid", "iid", "dirichlet"] = "shards"
+    augment: Literal["none", "crop-flip"] = "none"  # of images: pad by 4, crop at random, mirror half
     cell_concentration: Positive = 0.5  # of the Dirichlet split, across cells
     client_concentration: Positive = 0.5  # of the Dirichlet split, within a cell
+    test_samples: Count | None = None  # evaluate on so many, drawn once (none: on all)
     strip: tuple[Literal["headers", "footers", "quotes"], ...] = ()  # of texts: parts that are left out
     max_length: Annotated[int, Field(strict=True, ge=1, le=10**6)] = 128  # of texts: tokens, the first ones
     tokenizer: str | None = None  # of texts: a pretrained model's; default: that of model.base

@@ -151,7 +151,8 @@ def _execute(experiment: Experiment, folder: RunFolder | None, on_round: OnRound
     summary = summarise(config, records, about=experiment.about, wall_seconds=wall_seconds())
     drawn = pictures(experiment, records[-1])
     if folder is not None:
-        folder.save_model(model.state_dict())
+        frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+        folder.save_model({name: x for name, x in model.state_dict().items() if name not in frozen})
         folder.save_pictures(drawn)
         folder.save_summary(summary)
     return Run(records, summary, model, config, drawn, folder.path if folder else None)

@@ -3,7 +3,7 @@
 config.toml             every key of the configuration
 rounds.jsonl            one record a global round; no clock time in it, so that reruns compare equal
 checkpoint.safetensors  the global model after the last whole round
-model.safetensors       the trained model, and
+model.safetensors       the trained model, without frozen parameters, which are as they were given, and
 pictures.json           the last partition and the label mix, bounded, for the report, and
 summary.json            the answer, once all rounds are done
 """

@@ -114,6 +114,9 @@ def rank_axes(model: nn.Module) -> Mapping[str, Sequence[tuple[str, int]]]:
 class LoraClassifier(nn.Module):
     """An adapted transformer and a linear head: token ids [sample, length] -> scores [sample, class].
 
+    The head reads a text's state at unit length: the states of one model are a dozen times longer than those
+    of another, and one learning rate would not do for both, nor for the pairs beside the head.
+
     Texts are padded at the end with `PADDING`. All masks are tensor operations, so that many clients'
     samples can pass through at once (`torch.func.vmap`): the frozen layers then see them as one batch.
     """
@@ -159,8 +162,8 @@ class LoraClassifier(nn.Module):
         ).last_hidden_state
         states = states.to(self.head.weight.dtype)
         read = (places == lengths - 1 if self.last_token else present).to(states.dtype)
-        pooled = (read / read.sum(dim=1, keepdim=True)).unsqueeze(1) @ states
-        return self.head(pooled.squeeze(1))  # type: ignore[no-any-return]
+        state = (read.unsqueeze(1) @ states).squeeze(1)
+        return self.head(nn.functional.normalize(state, dim=1))  # type: ignore[no-any-return]
 
     def _attention(self, places: torch.Tensor, present: torch.Tensor) -> torch.Tensor:
         """What is added to attention scores, [sample or 1, 1, query or 1, key]: 0, or -large where hidden.

@@ -64,7 +64,7 @@ def check_enough_units(units: Ints, num_cells: int, names: Sequence[str]) -> Non
         group = int(short[units[short].argmin()])
         raise PartitionError(
             f"layer {names[group]!r} has {units[group]} units for {num_cells} cells; use at most "
-            f"{units[group]} cells, or exclude {names[group]!r} from the cut"
+            f"{units[group]} cells a round, or exclude {names[group]!r} from the cut"
         )
 
 

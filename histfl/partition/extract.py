@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
+from histfl.devices import moved
 from histfl.partition.draw import Submodel
 from histfl.partition.units import State
 
@@ -20,7 +21,7 @@ def extract(state: State, submodel: Submodel) -> State:
             compact[name] = value.clone()
             continue
         for axis, positions in axes.items():
-            value = value.index_select(axis, positions.to(value.device, non_blocking=True))
+            value = value.index_select(axis, moved(positions, value.device))
         compact[name] = value
     return compact
 

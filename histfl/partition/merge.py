@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 import torch
 
+from histfl.devices import moved
 from histfl.partition.draw import Submodel
 from histfl.partition.units import State
 
@@ -53,7 +54,7 @@ def _fold(
     _scatter(holders, axes, before + 1)
     if before.any():
         current = _gather(mean, axes)
-        before = before.to(mean.device, non_blocking=True)
+        before = moved(before, mean.device)
         # Where this cell is the first, its value itself: current + (value - current) may round.
         value = torch.where(before == 0, value, current + (value - current) / (before + 1).to(mean.dtype))
     _scatter(mean, axes, value)
@@ -61,7 +62,7 @@ def _fold(
 
 def _gather(full: torch.Tensor, axes: dict[int, torch.Tensor]) -> torch.Tensor:
     for axis, positions in axes.items():
-        full = full.index_select(axis, positions.to(full.device, non_blocking=True))
+        full = full.index_select(axis, moved(positions, full.device))
     return full
 
 
@@ -70,10 +71,10 @@ def _scatter(full: torch.Tensor, axes: dict[int, torch.Tensor], value: torch.Ten
         full.copy_(value)
     elif len(axes) == 1:
         ((axis, positions),) = axes.items()
-        full.index_copy_(axis, positions.to(full.device, non_blocking=True), value)
+        full.index_copy_(axis, moved(positions, full.device), value)
     else:
         # Write the innermost axis into a copy of the kept lines, and these back along the first axis.
         (axis, positions), *rest = axes.items()
-        lines = full.index_select(axis, positions.to(full.device, non_blocking=True))
+        lines = full.index_select(axis, moved(positions, full.device))
         _scatter(lines, dict(rest), value)
-        full.index_copy_(axis, positions.to(full.device, non_blocking=True), lines)
+        full.index_copy_(axis, moved(positions, full.device), lines)

@@ -1,4 +1,4 @@
-"""Which samples a client sees at which step."""
+"""Which samples a client sees at which step, and which variants of them."""
 
 from __future__ import annotations
 
@@ -41,3 +41,15 @@ def batches_of_clients(
     order = random_bits(key, clients[:, None, None], epochs[:, None], samples).argsort(dim=2)
     places = stream - first_epoch * num_samples
     return order.flatten(start_dim=1)[:, places].view(len(clients), steps, batch_size)
+
+
+def variants_of_clients(
+    key: int, clients: torch.Tensor, num_variants: int, *, first_step: int, steps: int, batch_size: int
+) -> torch.Tensor:
+    """Which of `num_variants` of its samples each of `clients` [client] sees: [client, step, batch].
+
+    A function of (key, client, step, place in the batch) alone, whichever samples stand there.
+    """
+    step = torch.arange(first_step, first_step + steps, device=clients.device)
+    place = torch.arange(batch_size, device=clients.device)
+    return random_bits(key, clients[:, None, None], step[:, None], place) % num_variants

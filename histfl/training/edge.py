@@ -8,7 +8,7 @@ import torch
 
 from histfl.partition import State
 from histfl.seeds import lent_to_layers
-from histfl.training.batches import client_batches
+from histfl.training.batches import client_batches, variants_of_clients
 from histfl.training.jobs import CellJob, CellResult
 from histfl.training.local import client_steps
 
@@ -60,20 +60,31 @@ def _train_clients(
     device = task.data.inputs.device
     for position in job.schedule.arrived[edge_round]:
         client = job.cell.first_client + int(position)
-        samples = torch.from_numpy(task.split.client(client))
-        positions = client_batches(
-            task.seeds.key("batches", job.round),
-            client,
-            len(samples),
-            first_step=edge_round * task.local.local_steps,
-            steps=task.local.local_steps,
-            batch_size=task.local.batch_size,
-        )
-        indices = samples[positions].to(device)
-        batches = ((task.data.inputs[step], task.data.targets[step]) for step in indices)
+        batches = _batches(job, client, edge_round)
         with lent_to_layers(task.seeds.key("layers", job.round, edge_round, client), device):
             final, loss = client_steps(
                 task.model, state, job.constants, batches, loss=task.loss, training=task.local
             )
         losses.append(loss)
         yield {name: tensor.unsqueeze(0) for name, tensor in final.items()}
+
+
+def _batches(job: CellJob, client: int, edge_round: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Inputs [batch, ...] and targets [batch] of one step after another."""
+    task, local = job.task, job.task.local
+    device = task.data.inputs.device
+    steps = {
+        "first_step": edge_round * local.local_steps,
+        "steps": local.local_steps,
+        "batch_size": local.batch_size,
+    }
+    samples = torch.from_numpy(task.split.client(client))
+    positions = client_batches(task.seeds.key("batches", job.round), client, len(samples), **steps)
+    indices = samples[positions].to(device)
+    if task.augment is None:
+        yield from ((task.data.inputs[step], task.data.targets[step]) for step in indices)
+        return
+    key, number = task.seeds.key("augment", job.round), torch.tensor([client], device=device)
+    (variants,) = variants_of_clients(key, number, task.augment.num_variants, **steps)
+    for step, chosen in zip(indices, variants, strict=True):
+        yield task.augment.apply(task.data.inputs[step], chosen), task.data.targets[step]

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from histfl.data import Split, TensorData
+from histfl.data import CropFlip, Split, TensorData
 from histfl.network import Cell, Network
 from histfl.network.network import Floats, Ints
 from histfl.partition import State
@@ -74,7 +74,8 @@ class Uplink(Protocol):
 
 @dataclass(frozen=True)
 class Task:
-    """What all cells of a run share. The data lie on the device on which the cells train."""
+    """What all cells of a run share. The data lie on the device on which the cells train; `augment` draws
+    a variant of a sample whenever a client trains on it."""
 
     model: nn.Module
     data: TensorData
@@ -83,6 +84,7 @@ class Task:
     loss: Loss
     uplink: Uplink
     seeds: Seeds
+    augment: CropFlip | None = None
 
 
 @dataclass(frozen=True)

@@ -104,6 +104,7 @@ def with_dropout() -> nn.Module:
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "mlp": (lambda: build_model("mlp", {"hidden": [75, 9]}, (12,), 3, seed=1), (12,)),
+    "mlp of images": (lambda: build_model("mlp", {"hidden": 30}, (1, 6, 6), 3, seed=1), (1, 6, 6)),
     "lenet5": (lambda: build_model("lenet5", {}, (1, 28, 28), 3, seed=1), (1, 28, 28)),
     "resnet18": (lambda: build_model("resnet18", {"width": 4}, (3, 8, 8), 3, seed=1), (3, 8, 8)),
     "dense residual": (DenseResidual, (3, 4)),

@@ -94,7 +94,13 @@ def test_uneven_sizes(model: str, engine: Engine) -> None:
 @pytest.mark.parametrize("model", ["mlp", "convolutional residual"])
 @pytest.mark.parametrize(
     "network",
-    [{"participants": 2}, {"dropout": 0.5}, {"participants": 2, "dropout": 0.4}, {"dropout": 1.0}],
+    [
+        {"participants": 2},
+        {"active_cells": 2},
+        {"dropout": 0.5},
+        {"active_cells": 2, "participants": 2, "dropout": 0.4},
+        {"dropout": 1.0},
+    ],
     ids=str,
 )
 def test_participation(model: str, network: dict[str, Any], engine: Engine) -> None:
@@ -112,6 +118,16 @@ def test_over_the_air(model: str, signal: str, engine: Engine) -> None:
 @pytest.mark.parametrize("split", ["shards", "cell-iid", "dirichlet"])
 def test_splits(split: str, engine: Engine) -> None:
     assert_agree(make_experiment("mlp", data={"split": split}), engine)
+
+
+@pytest.mark.parametrize("model", ["mlp of images", "convolutional residual"])
+def test_augmentation(model: str, engine: Engine) -> None:
+    data = {"split": "iid", "augment": "crop-flip"}
+    experiment = make_experiment(model, data=data, network={"cells": 3, "clients": 7, "dropout": 0.2})
+    assert_agree(experiment, engine)
+    plain = make_experiment(model, network={"cells": 3, "clients": 7, "dropout": 0.2})
+    final, without = outcomes(experiment, engine)[-1].state, outcomes(plain, engine)[-1].state
+    assert not any(torch.equal(value, without[name]) for name, value in final.items())
 
 
 def test_many_clients_a_cell(engine: Engine) -> None:

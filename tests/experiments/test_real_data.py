@@ -31,3 +31,13 @@ def test_resnet18_takes_a_step_on_cifar10(histfl_command: Callable[..., Answer],
     assert answer.code == 0, answer.err
     assert len(answer.json["cut"]) == 8
     assert max(answer.json["submodel_parameters"]) < 0.3 * answer.json["parameters"]
+
+
+def test_figure_4_holds_on_fashion_mnist(histfl_command: Callable[..., Answer], tmp_path: Path) -> None:
+    answer = histfl_command("reproduce", "fig4", "--quick", "--device", "cpu", "--out", tmp_path, "--json")
+    assert answer.code == 0, answer.err
+    found = answer.json["artefacts"]["fig4"]
+    assert found["smaller"].startswith("Fashion-MNIST")
+    verdicts = {row["what"]: row["holds"] for row in found["rows"]}
+    assert [holds for what, holds in verdicts.items() if "HIST against HFedAvg" in what] == ["yes", "yes"]
+    assert set(verdicts.values()) <= {"yes", "no"}

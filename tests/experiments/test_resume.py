@@ -25,6 +25,8 @@ OPTIONS = {
         "--set",
         "network.participants=1",
         "--set",
+        "network.active_cells=2",
+        "--set",
         "training.momentum=0.5",
         "--set",
         "method.name=overlap",

@@ -12,6 +12,8 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from histfl.data import TensorData
 from histfl.engines import ReferenceEngine, VectorisedEngine
+from histfl.engines.vmapped import VmappedSteps
+from histfl.engines.ways import _agrees
 from histfl.errors import UsageError
 from histfl.experiments.build import Experiment, Ingredients, build
 from histfl.experiments.config import Config
@@ -37,7 +39,8 @@ def test_scores_are_the_heads_of_the_last_token_or_of_the_mean(kind: str) -> Non
         own[seen].mean(dim=0) if kind == "bert" else own[seen][-1]
         for own, seen in zip(states, present, strict=True)
     ]
-    torch.testing.assert_close(model(ids), model.head(torch.stack(read)))
+    unit = [state / state.norm() for state in read]
+    torch.testing.assert_close(model(ids), model.head(torch.stack(unit)))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -113,6 +116,19 @@ def test_many_clients_pass_as_one(kind: str) -> None:
         torch.testing.assert_close(values[client], value)
         for name, gradient in own.items():
             torch.testing.assert_close(gradients[name][client], gradient, msg=name)
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["float64", "bfloat16 base"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_way_of_a_gpu_is_taken(kind: str, half: bool) -> None:
+    """All clients by vmap step as the reference does, in the trial before a run on a GPU."""
+    task = experiment(kind, clients=4, cells=2).hist.task
+    if half:
+        task.model.float()
+        for parameter in task.model.parameters():
+            if not parameter.requires_grad:
+                parameter.data = parameter.data.bfloat16()
+    assert _agrees(VmappedSteps, task)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -8,6 +8,7 @@ from histfl.errors import UsageError
 from histfl.network import Network
 from histfl.seeds import Seeds
 from histfl.training import Participation, client_batches
+from histfl.training.batches import variants_of_clients
 
 
 @settings(deadline=None)
@@ -34,6 +35,25 @@ def test_clients_rounds_and_epochs_are_shuffled_differently() -> None:
     assert first_epoch(1, 0) != first_epoch(2, 0)
     two = client_batches(1, 0, 50, first_step=0, steps=2, batch_size=50)
     assert two[0].tolist() != two[1].tolist()
+
+
+@settings(deadline=None)
+@given(first=st.integers(0, 50), steps=st.integers(1, 10))
+def test_variants_depend_on_key_client_step_and_place_alone(first: int, steps: int) -> None:
+    clients = torch.tensor([3, 8, 1])
+    whole = variants_of_clients(5, clients, 162, first_step=0, steps=first + steps, batch_size=6)
+    part = variants_of_clients(5, clients[1:], 162, first_step=first, steps=steps, batch_size=4)
+    assert torch.equal(part, whole[1:, first:, :4])
+    assert not torch.equal(
+        whole, variants_of_clients(6, clients, 162, first_step=0, steps=first + steps, batch_size=6)
+    )
+
+
+def test_every_variant_is_as_likely() -> None:
+    drawn = variants_of_clients(1, torch.arange(10), 162, first_step=0, steps=81, batch_size=200)
+    times = torch.bincount(drawn.flatten(), minlength=162)
+    assert len(times) == 162
+    assert (times - 1000).abs().max() < 5 * 1000**0.5
 
 
 def test_sampled_clients_are_uniform_and_without_repetition() -> None:

@@ -39,11 +39,11 @@ def experiment(network_: Network, make: Callable[[], nn.Module] = make_model, **
 
 
 def trained(
-    network: Network, make: Callable[[], nn.Module] = make_model, **sections: Any
+    network_: Network, make: Callable[[], nn.Module] = make_model, **sections: Any
 ) -> dict[str, torch.Tensor]:
     return {
         name: value.detach().clone()
-        for name, value in execute(experiment(network, make, **sections)).model.named_parameters()
+        for name, value in execute(experiment(network_, make, **sections)).model.named_parameters()
     }
 
 
@@ -53,7 +53,7 @@ def hierarchical_fedavg(exp: Experiment, network: Network, **training: Any) -> d
     cloud, task = make_model(), exp.hist.task
     for t in range(settings["rounds"]):
         cells = []
-        for cell in range(network.num_cells):
+        for cell in exp.hist.participation.cells(network, t, Seeds(1)):
             edge = make_model()
             edge.load_state_dict(cloud.state_dict())
             for e in range(settings["edge_rounds"]):

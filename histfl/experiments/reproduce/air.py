@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
-from histfl.experiments.reproduce.artefact import Artefact, Choice, Panel, Row, Scale, arm
+from histfl.experiments.arms import Arm
+from histfl.experiments.reproduce.artefact import Artefact, Choice, Curve, Panel, Row, Scale, arm
 from histfl.experiments.reproduce.bases import MLP, OPTIMISER, quick_mlp, quick_words
 from histfl.experiments.reproduce.claims import in_words, judged, numbers, told, trend, versus
 from histfl.experiments.reproduce.drawing import curve_of, learning_curve
@@ -29,15 +29,16 @@ def fig9(scale: Scale) -> Artefact:
     base, target, rounds, last = MLP | {"training.local_steps": 40}, 0.8, 80, 10
     ratios_db, clients_a_cell = [-20.0, -10.0, 0.0, 10.0, 20.0], [10, 15, 20, 25, 30]
     if scale.quick:
-        base, target, rounds, last = quick_mlp(scale), 0.7, 8, 3
-        ratios_db, clients_a_cell = [-20.0, 0.0], [5, 10]
+        base, target, rounds, last = quick_mlp(scale), 0.7, 6, 2
+        ratios_db, clients_a_cell = [-20.0, 0.0, 20.0], [5, 10]
     noisy = [ratio for ratio in ratios_db if ratio <= -20]
-    fine = [ratio for ratio in ratios_db if ratio > -10]
+    fine = [ratio for ratio in ratios_db if ratio > (0 if scale.quick else -10)]
+    timed = [ratio for ratio in ratios_db if ratio not in noisy]
 
     def by_ratio(results: Results, scheme: str) -> dict[str, Spread]:
         return {
             f"{ratio:g} dB": results.of(snr_db=ratio, **SCHEMES[scheme]).to_target(target, SECONDS)
-            for ratio in ratios_db
+            for ratio in timed
         }
 
     def by_clients(results: Results, scheme: str) -> dict[str, Repeats]:
@@ -57,11 +58,17 @@ def fig9(scale: Scale) -> Artefact:
             gaps = [exact.mean - spread.mean for spread in points.values()]
             holds = all(gap <= CLOSE if claim == "as OMA" else gap >= BROKEN for gap in gaps)
             verdict = judged(holds, exact, *points.values())
-            widest = f"The accuracies are {', '.join(f'{gap:+.3f}' for gap in gaps)} below OMA's."
-            ours = f"{in_words(points, '.3f')}; OMA: {exact.text('.3f')}"
-            name = f"{what} {'above -10 dB' if some is fine else 'at -20 dB'}"
-            why = widest if verdict == "no" else ""
-            yield Row(name, claim, ours, verdict, why, numbers(points) | {"OMA": exact.number})
+            below = f"They are below OMA's by {', '.join(f'{gap:.3f}' for gap in gaps)}."
+            points["OMA"] = exact
+            name = f"{what} at {'higher SNR' if some is fine else '-20 dB'}"
+            why = below if verdict == "no" else ""
+            yield Row(name, claim, in_words(points, ".3f"), verdict, why, numbers(points))
+        between = [ratio for ratio in timed if ratio not in fine]
+        edge = {
+            f"{ratio:g} dB": results.of(snr_db=ratio, **SCHEMES[AIR_HIST]).last_accuracies(last)
+            for ratio in between
+        }
+        yield told(f"{what} between", edge, digits=".3f")
 
     def rows(results: Results) -> Iterator[Row]:
         yield from noise_rows(results)
@@ -89,7 +96,7 @@ def fig9(scale: Scale) -> Artefact:
         if not scale.quick:
             early = {name: spread for name, spread in seconds(air).items() if name[4:] in ("10", "15", "20")}
             late = {name: spread for name, spread in seconds(air).items() if name[4:] in ("25", "30")}
-            why = "Each client then has fewer images, and the cell's sum of work is the same data again."
+            why = "More clients of fewer images each do not save rounds here."
             yield trend(f"{what} of {AIR_HIST} from n_j = 10 to 20", early, "falls", why=why)
             why = "No loss from the clients' diversity is seen at n_j = 30."
             yield trend(f"{what} of {AIR_HIST} from n_j = 25 to 30", late, "rises", why=why)
@@ -109,7 +116,9 @@ def fig9(scale: Scale) -> Artefact:
         learning += learning_curve(exact, "OMA", "round", colour=len(ratios_db), dashed=True)
         label = f"simulated seconds to {target:.0%}"
 
-        def lines(read: Any, places: list[Any], some: list[str]) -> tuple[Any, ...]:
+        def lines(
+            read: Callable[[str], dict[str, Spread]], places: Sequence[float], some: Sequence[str]
+        ) -> tuple[Curve, ...]:
             return tuple(
                 curve
                 for colour, scheme in enumerate(some)
@@ -121,7 +130,7 @@ def fig9(scale: Scale) -> Artefact:
                 )
             )
 
-        snr = lines(lambda scheme: by_ratio(results, scheme), ratios_db, list(SCHEMES))
+        snr = lines(lambda scheme: by_ratio(results, scheme), timed, list(SCHEMES))
         clients = lines(
             lambda scheme: seconds(by_clients(results, scheme)), clients_a_cell, list(SCHEMES)[:3]
         )
@@ -131,11 +140,13 @@ def fig9(scale: Scale) -> Artefact:
             Panel("by clients a cell", "clients a cell n_j", label, clients, points=True, log_y=True),
         ]
 
-    def arms(seed: int) -> Iterator[Any]:
+    def arms(seed: int) -> Iterator[Arm]:
         uniform = base | LITERAL | {"network.cells": 4, "network.cpu_hz": 2e9, "training.targets": (target,)}
         for ratio in ratios_db:
             for name, scheme in SCHEMES.items():
                 curve = name == AIR_HIST or (name == OMA_HIST and ratio == ratios_db[-1])
+                if not curve and ratio in noisy:
+                    continue
                 ends = {"training.rounds": rounds, "training.stop_at_targets": not curve}
                 yield arm(uniform | ends, **scheme, snr_db=ratio, seed=seed)
         by_number = base | {"network.cells": 4, "network.profile": "paper", "training.targets": (target,)}
@@ -162,6 +173,10 @@ def fig9(scale: Scale) -> Artefact:
                 "SNR sweep: every client computes at 2 GHz and has the SNR named; -20 to 20 dB in steps of 10",
                 "the paper draws (2, 4) GHz; a round waits for the slowest of 60, which is close to 2",
             ),
+            Choice(
+                "seconds to the target are compared at -10 dB and above",
+                "at -20 dB the paper itself sees no convergence, so that there are none to compare",
+            ),
             Choice("by clients: HIST has optimised sizes", "the figure's caption combines them with AirComp"),
             Choice(
                 f"as OMA: within {CLOSE} of accuracy; breaks: {BROKEN} below; independent: within a factor {FLAT}",
@@ -175,7 +190,13 @@ def fig9(scale: Scale) -> Artefact:
         arms=tuple(each for seed in scale.seeds for each in arms(seed)),
         rows=lambda results: list(rows(results)),
         panels=panels,
-        smaller=quick_words(scale, "H = 20", "-20 and 0 dB", "5 and 10 clients a cell", "to 70 %")
+        smaller=quick_words(
+            scale,
+            "H = 20",
+            "-20, 0 and 20 dB, of which 20 must be as OMA",
+            "5 and 10 clients a cell",
+            "to 70 %",
+        )
         if scale.quick
         else "",
     )

@@ -17,6 +17,7 @@ from histfl.experiments.reproduce.latency import fig8
 from histfl.experiments.reproduce.load import fig4, fig5
 from histfl.experiments.reproduce.periods import fig6, fig7
 from histfl.experiments.reproduce.tables import table1, table2
+from histfl.experiments.reproduce.transformer import table3
 from histfl.training.precision import Precision
 
 ARTEFACTS: dict[str, Callable[[Scale], Artefact]] = {
@@ -28,8 +29,9 @@ ARTEFACTS: dict[str, Callable[[Scale], Artefact]] = {
     "fig9": fig9,
     "table1": table1,
     "table2": table2,
+    "table3": table3,
 }
-QUICK_DATA = ("fashion-mnist", "cifar10")
+QUICK_DATA = ("fashion-mnist", "20newsgroups")  # else the quick scale takes embedded images, or no texts
 
 
 def artefacts(names: Iterable[str], scale: Scale) -> list[Artefact]:

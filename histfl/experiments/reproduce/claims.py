@@ -23,6 +23,8 @@ def trend(
     what: str, points: Mapping[str, Spread], direction: Direction, *, digits: str = ".3g", why: str = ""
 ) -> Row:
     """The claim that the means rise or fall from each point to the next; `why` is told where they do not."""
+    if len(points) < 2:
+        raise ValueError(f"{what}: a trend needs two points, not {list(points)}")
     means = [spread.mean for spread in points.values()]
     steps = itertools.pairwise(means)
     holds = all(b > a if direction == "rises" else b < a for a, b in steps)
@@ -52,7 +54,9 @@ def versus(
     text = "; ".join(
         f"{point}: {mine.text(digits)} against {theirs[point].text(digits)}" for point, mine in ours.items()
     )
-    reason = f"{names[0]} is not {claim} at {', '.join(lost)}. {why}".strip()
+    if not any(spread.known for spread in (*ours.values(), *theirs.values())):
+        text = "not yet run"
+    reason = f"Not {claim}: {', '.join(lost)}. {why}".strip()
     return Row(
         f"{what}, {names[0]} against {names[1]}",
         f"{names[0]} {claim}",
@@ -71,6 +75,8 @@ def told(what: str, points: Mapping[str, Spread], *, digits: str = ".3g", paper:
 
 def in_words(points: Mapping[str, Spread], digits: str = ".3g") -> str:
     """`N=2: 103 (99 to 108); N=4: 74`"""
+    if not any(spread.known for spread in points.values()):
+        return "not yet run"
     return "; ".join(f"{name}: {spread.text(digits)}" for name, spread in points.items())
 
 

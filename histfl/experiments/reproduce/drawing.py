@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from histfl.errors import UsageError
+from histfl.experiments.report.figures import laid_out
 from histfl.experiments.report.paper import STYLE
 from histfl.experiments.report.style import LINE_COLOURS, band_colour
 from histfl.experiments.reproduce.artefact import Curve, Panel
 from histfl.experiments.reproduce.results import Repeats, Spread
 
-SVG_STYLE = STYLE | {"figure.facecolor": "white", "svg.fonttype": "path"}
+SVG_STYLE = STYLE | {"figure.facecolor": "white", "text.parse_math": True}  # powers of ten on log axes
 PANEL_INCHES = (4.2, 3.3)
 
 
@@ -57,45 +57,33 @@ def curve_of(
     return (Curve(name, x, mean, low, high, colour, dashed),)
 
 
-def plotly_figure(panels: Sequence[Panel]) -> go.Figure:
-    """The panels side by side."""
-    figure = make_subplots(1, max(1, len(panels)), subplot_titles=[panel.title for panel in panels])
-    shown: set[str] = set()
-    for column, panel in enumerate(panels, start=1):
-        for curve in panel.curves:
-            place = {"row": 1, "col": column}
-            band = go.Scatter(
-                x=np.concatenate((curve.x, curve.x[::-1])),
-                y=np.concatenate((curve.high, curve.low[::-1])),
-                mode="lines",
-                fill="toself",
-                fillcolor=band_colour(curve.colour),
-                line={"width": 0},
-                hoverinfo="skip",
-                showlegend=False,
-                legendgroup=curve.name,
-            )
-            figure.add_trace(band, **place)
-            line = {
-                "color": LINE_COLOURS[curve.colour % len(LINE_COLOURS)],
-                "dash": "dash" if curve.dashed else "solid",
-            }
-            figure.add_scatter(
-                x=curve.x,
-                y=curve.y,
-                name=curve.name,
-                mode="lines+markers" if panel.points else "lines",
-                line=line,
-                legendgroup=curve.name,
-                showlegend=curve.name not in shown,
-                **place,
-            )
-            shown.add(curve.name)
-        figure.update_xaxes(title_text=panel.x_label, row=1, col=column)
-        kind = {"type": "log"} if panel.log_y else {}
-        figure.update_yaxes(title_text=panel.y_label, row=1, col=column, **kind)
-    figure.update_layout(template="plotly_white", height=480, legend={"orientation": "h", "y": -0.2})
-    return figure
+def plotly_figure(panel: Panel) -> go.Figure:
+    """One panel; bands reach from the lowest to the highest seed."""
+    figure = go.Figure()
+    for curve in panel.curves:
+        colour = LINE_COLOURS[curve.colour % len(LINE_COLOURS)]
+        figure.add_scatter(
+            x=np.concatenate((curve.x, curve.x[::-1])),
+            y=np.concatenate((curve.high, curve.low[::-1])),
+            mode="lines",
+            fill="toself",
+            fillcolor=band_colour(curve.colour),
+            line={"width": 0},
+            hoverinfo="skip",
+            showlegend=False,
+            legendgroup=curve.name,
+        )
+        figure.add_scatter(
+            x=curve.x,
+            y=curve.y,
+            name=curve.name,
+            mode="lines+markers" if panel.points else "lines",
+            line={"color": colour, "dash": "dash" if curve.dashed else "solid"},
+            legendgroup=curve.name,
+        )
+    figure.update_xaxes(title_text=panel.x_label)
+    figure.update_yaxes(title_text=panel.y_label, type="log" if panel.log_y else "linear")
+    return laid_out(figure, 400, len(panel.curves))
 
 
 def svg(panels: Sequence[Panel]) -> bytes:

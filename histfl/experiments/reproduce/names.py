@@ -9,4 +9,5 @@ TITLES = {
     "fig9": "Figure 9: over-the-air aggregation",
     "table1": "Table I: LeNet-5 on Fashion-MNIST",
     "table2": "Table II: ResNet-18 on CIFAR-10",
+    "table3": "Table III: LoRA fine-tuning on 20 Newsgroups",
 }

@@ -55,7 +55,7 @@ def answer_json(artefact: Artefact, rows: Sequence[Row]) -> dict[str, Any]:
 def answer_page(artefact: Artefact, rows: Sequence[Row], panels: Sequence[Panel]) -> str:
     """One self-contained page: the figure, the table, and the choices that the paper leaves open."""
     plots = [
-        Plot(panel.title, f"{panel.y_label} against {panel.x_label}.", plotly_figure([panel]))
+        Plot(panel.title, f"{panel.y_label} against {panel.x_label}.", plotly_figure(panel))
         for panel in panels
     ]
     whys = "".join(f"<li>{escape(row.what)}: {escape(row.why)}</li>" for row in rows if row.why)
@@ -74,16 +74,16 @@ def answer_page(artefact: Artefact, rows: Sequence[Row], panels: Sequence[Panel]
 
 def write_documentation(artefacts: Sequence[Artefact], results: Path, docs: Path) -> Path:
     """docs/reproduction.md and its figures from the files in `results`."""
+    figures = docs / "figures" / "reproduction"
+    with storage_errors(figures):
+        figures.mkdir(parents=True, exist_ok=True)
     sections, overview = [], []
     for artefact in artefacts:
         found, stale = kept_results(artefact, results)
         rows, panels = artefact.rows(found), artefact.panels(found)
-        figure = docs / "figures" / "reproduction" / f"{artefact.name}.svg"
         drawn = any(panel.curves for panel in panels)
         if drawn:
-            with storage_errors(figure):
-                figure.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(figure, svg(panels))
+            write_whole(figures / f"{artefact.name}.svg", svg(panels))
         picture = f"![{artefact.title}](figures/reproduction/{artefact.name}.svg)\n" if drawn else ""
         sections.append(_section(artefact, rows, picture, found, stale))
         counts = Counter(row.verdict for row in rows)
@@ -119,12 +119,18 @@ def _origin(results: Sequence[Result]) -> str:
     machines = _listed(result.about.get("machine") for result in results)
     torches = _listed((result.about.get("versions") or {}).get("torch") for result in results)
     precisions = _listed(result.about["config"]["training"]["precision"] for result in results)
-    commits = _listed((result.about.get("commit") or "unknown")[:9] for result in results)
+    commits = _listed(_short(result.about.get("commit") or "unknown") for result in results)
     state = f", {unfinished} of them unfinished" if unfinished else ""
     return (
         f"{len(results)} runs{state}, {seconds / 60:.3g} minutes of computing on {machines}, torch {torches}, "
         f"{precisions}, commit {commits}. One of them again: `{results[0].about['command']}`\n"
     )
+
+
+def _short(commit: str) -> str:
+    """Nine digits, and the note that the code had changes."""
+    digits, _, note = commit.partition(" ")
+    return f"{digits[:9]} {note}".strip()
 
 
 def _listed(values: Any) -> str:

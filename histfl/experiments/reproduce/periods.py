@@ -134,7 +134,7 @@ def fig7(scale: Scale) -> Artefact:
             "more when fully non-i.i.d.",
             f"fully non-i.i.d. {fully:+.4f}, cell i.i.d. {cell_iid:+.4f}" if known else "not yet run",
             verdict,
-            "The two splits gain alike." if verdict == "no" else "",
+            "Data that are i.i.d. across cells gain no less." if verdict == "no" else "",
             {"shards": fully, "cell-iid": cell_iid} if known else {},
         )
 

@@ -6,9 +6,11 @@ be done in pieces on borrowed machines.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import multiprocessing
 import os
+import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -88,6 +90,14 @@ def work_of(arms: Iterable[Arm], runs: Path) -> list[Work]:
     return [Work(folder, tuple(configs.values())) for folder, configs in found.items()]
 
 
+def ending_at(arm: Arm, accuracy: float) -> Arm:
+    """The arm, its run ended at `accuracy` where it asks for more: a piece that a later command goes on with."""
+    targets = [target for target in arm.config.training.targets if target <= accuracy]
+    ends = {"targets": (*targets, accuracy), "stop_at_targets": True}
+    training = arm.config.training.model_copy(update=ends)
+    return dataclasses.replace(arm, config=arm.config.model_copy(update={"training": training}))
+
+
 def carry_out(works: Sequence[Work], how: How, console: Console) -> Tally:
     """Run what is not done yet, several folders at a time with `how.parallel`, until the minutes are over."""
     deadline = None if how.minutes is None else time.time() + 60 * how.minutes
@@ -146,6 +156,9 @@ _stop: Event
 def _start_process(parallel: int, stop: Event) -> None:
     global _stop
     _stop = stop
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches all processes; the first one tells the others
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // parallel))
 
 

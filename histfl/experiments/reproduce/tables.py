@@ -204,8 +204,9 @@ def table1(scale: Scale) -> Artefact:
         ratios={("shards", 2): 1.79, ("shards", 4): 3.24, ("cell-iid", 2): 2.23, ("cell-iid", 4): 3.62},
     )
     if scale.quick:
-        small = {"network.clients": 12, "training.learning_rate": 0.05, "data.name": quick_images(scale)}
-        table = _smaller(table, small, (0.6, 0.7), "12 clients in place of 60, learning rate 0.05")
+        small = {"network.clients": 12, "training.local_steps": 10, "training.learning_rate": 0.05}
+        words = "12 clients in place of 60, H = 10, learning rate 0.05"
+        table = _smaller(table, small | {"data.name": quick_images(scale)}, (0.6, 0.7), words)
     return cost_table(table, scale)
 
 
@@ -249,7 +250,8 @@ def table2(scale: Scale) -> Artefact:
     )
     if scale.quick:
         small = {"network.clients": 8, "model.width": 8, "data.name": "fashion-mnist-mini"}
-        words = "8 channels in place of 64, 8 clients in place of 60, 14,000 images of Fashion-MNIST"
+        small |= {"training.edge_rounds": 2, "training.local_steps": 10, "training.batch_size": 20}
+        words = "8 channels in place of 64, 8 clients in place of 60, 14,000 images of Fashion-MNIST, E = 2, H = 10, batch 20"
         table = _smaller(table, small, (0.5, 0.6), words)
     return cost_table(table, scale)
 

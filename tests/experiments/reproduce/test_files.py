@@ -1,0 +1,167 @@
+"""What is kept of a run, and the page that is written from it."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+from small_artefacts import small_artefact
+
+from histfl.errors import CheckpointError
+from histfl.experiments.reproduce.artefact import Artefact
+from histfl.experiments.reproduce.drawing import plotly_figure
+from histfl.experiments.reproduce.files import (
+    POINTS,
+    collect,
+    kept_results,
+    read_result,
+    result_of,
+    run_folder,
+    run_results,
+)
+from histfl.experiments.reproduce.pages import write_documentation
+from histfl.experiments.reproduce.runner import How, carry_out, work_of
+from histfl.experiments.reproduce.tables import cost_ratio
+
+
+def run(artefact: Artefact, runs: Path) -> None:
+    carry_out(work_of(artefact.arms, runs), How(runs, device="cpu"), Console(file=io.StringIO()))
+
+
+def records(artefact: Artefact, runs: Path, index: int = 0) -> list[dict[str, float]]:
+    path = run_folder(runs, artefact.arms[index].config) / "rounds.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_long_run_is_thinned_and_keeps_what_matters(tmp_path: Path) -> None:
+    artefact = small_artefact(training__rounds=250, training__local_steps=1, training__targets=(0.2, 0.5))
+    arm = artefact.arms[0]
+    run(dataclasses.replace(artefact, arms=(arm,)), tmp_path)
+    result = result_of(artefact, arm, run_folder(tmp_path, arm.config))
+    assert result is not None
+    written = {record["round"]: record for record in records(artefact, tmp_path)}
+    kept = result.columns["round"].astype(int).tolist()
+    assert len(kept) <= POINTS + 4
+    assert (kept[0], kept[-1]) == (1, 250)
+    for target in ("0.2", "0.5"):
+        first = next(number for number, record in written.items() if record["accuracy"] >= float(target))
+        assert result.to_target[target] == {
+            key: written[first][key] for key in ("round", "megabytes_per_client", "simulated_seconds")
+        }
+        assert first in kept
+    for number, accuracy in zip(kept, result.columns["accuracy"], strict=True):
+        assert accuracy == pytest.approx(written[number]["accuracy"], rel=1e-6)
+
+
+def test_a_file_gives_back_the_result(tmp_path: Path) -> None:
+    artefact = small_artefact()
+    run(artefact, tmp_path / "runs")
+    paths = collect(artefact, tmp_path / "runs", tmp_path / "kept")
+    assert [path.name for path in paths] == ["hist-seed1.json", "hfedavg-seed1.json"]
+    for path, there in zip(paths, run_results(artefact, tmp_path / "runs").all, strict=True):
+        again = read_result(path)
+        assert (again.arm, again.labels, again.finished) == (there.arm, there.labels, True)
+        assert again.to_target == there.to_target
+        for key, column in there.columns.items():
+            assert np.array_equal(column, again.columns[key])
+        assert again.about == json.loads(json.dumps(there.about))
+        assert again.about["config"]["model"]["hidden"] == 16
+        assert again.about["versions"]["torch"]
+        command = again.about["command"]
+        assert command.startswith(f"histfl reproduce fig4 --only {there.arm} --seeds 1 --device cpu")
+    results, stale = kept_results(artefact, tmp_path / "kept")
+    assert (len(results.all), stale) == (2, [])
+
+
+def test_results_of_other_settings_are_named_and_not_shown(tmp_path: Path) -> None:
+    artefact = small_artefact()
+    run(artefact, tmp_path / "runs")
+    collect(artefact, tmp_path / "runs", tmp_path / "kept")
+    results, stale = kept_results(small_artefact(training__batch_size=20), tmp_path / "kept")
+    assert (results.all, stale) == ((), ["hist-seed1", "hfedavg-seed1"])
+
+
+def test_an_unfinished_run_replaces_no_finished_one(tmp_path: Path) -> None:
+    longer, kept = small_artefact(training__rounds=6), tmp_path / "kept"
+    run(small_artefact(training__rounds=2), tmp_path / "part")
+    assert len(collect(longer, tmp_path / "part", kept)) == 2
+    results, _ = kept_results(longer, kept)
+    assert [result.finished for result in results.all] == [False, False]
+    run(longer, tmp_path / "whole")
+    assert len(collect(longer, tmp_path / "whole", kept)) == 2
+    assert collect(longer, tmp_path / "part", kept) == []
+    results, _ = kept_results(longer, kept)
+    assert [result.rounds_done for result in results.all] == [6, 6]
+
+
+def test_an_unfinished_run_has_not_missed_its_target(tmp_path: Path) -> None:
+    longer = small_artefact(training__rounds=6, training__targets=(0.99,))
+    run(small_artefact(training__rounds=2), tmp_path)
+    assert run_results(longer, tmp_path).of(method="hist").to_target(0.99).text() == "not yet run"
+    run(longer, tmp_path)
+    assert run_results(longer, tmp_path).of(method="hist").to_target(0.99).text() == "not reached"
+
+
+def test_seeds_are_read_together(tmp_path: Path) -> None:
+    artefact = small_artefact(seeds=(1, 2))
+    run(artefact, tmp_path)
+    results = run_results(artefact, tmp_path)
+    hist, whole = (results.of(method=method) for method in ("hist", "hfedavg"))
+    accuracy = [[record["accuracy"] for record in records(artefact, tmp_path, index)] for index in (0, 2)]
+    assert hist.column("accuracy") == pytest.approx(np.array(accuracy), rel=1e-6)
+    assert hist.mean_accuracy(4).mean == pytest.approx(np.mean(accuracy), rel=1e-6)
+    assert hist.last_accuracies(2).mean == pytest.approx(np.mean([a[2:] for a in accuracy]), rel=1e-6)
+    load = records(artefact, tmp_path)[1]["megabytes_per_client"]
+    at_load = hist.accuracy_at("megabytes_per_client", load)
+    assert at_load.mean == pytest.approx(np.mean([a[1] for a in accuracy]), rel=1e-5)
+    rounds = cost_ratio(whole, hist, 0.3, "round")
+    costs = cost_ratio(whole, hist, 0.3)
+    a_round = 12_730 / (8 * 795 + 10)
+    for ratio, cost in zip(rounds.values, costs.values, strict=True):
+        assert ratio is not None
+        assert cost == pytest.approx(ratio * a_round, rel=1e-6)
+
+
+def test_the_page_is_written_from_the_files_alone(tmp_path: Path) -> None:
+    artefact = small_artefact()
+    run(artefact, tmp_path / "runs")
+    collect(artefact, tmp_path / "runs", tmp_path / "kept")
+    page = write_documentation([artefact], tmp_path / "kept", tmp_path / "docs")
+    text = page.read_text("utf-8")
+    (row,) = artefact.rows(kept_results(artefact, tmp_path / "kept")[0])
+    assert f"| {row.what} | {row.paper} | {row.ours} | {row.verdict} |" in text
+    counts = [int(row.verdict == verdict) for verdict in ("yes", "no", "not yet run")]
+    assert f"(#fig4) | {counts[0]} | {counts[1]} | {counts[2]} |" in text
+    assert "seconds, not minutes" in text
+    figure = tmp_path / "docs" / "figures" / "reproduction" / "fig4.svg"
+    drawn = figure.read_bytes()
+    assert drawn.startswith(b"<?xml")
+    write_documentation([artefact], tmp_path / "kept", tmp_path / "docs")
+    assert (page.read_text("utf-8"), figure.read_bytes()) == (text, drawn)
+    write_documentation([artefact], tmp_path / "none", tmp_path / "docs")
+    assert "not yet run" in page.read_text("utf-8")
+    assert "No run yet." in page.read_text("utf-8")
+
+
+def test_the_curves_are_the_means_of_the_seeds_with_their_range(tmp_path: Path) -> None:
+    artefact = small_artefact(seeds=(1, 2))
+    run(artefact, tmp_path)
+    (panel,) = artefact.panels(run_results(artefact, tmp_path))
+    accuracy = np.array([[r["accuracy"] for r in records(artefact, tmp_path, index)] for index in (0, 2)])
+    band, line, *_ = plotly_figure(panel).data
+    assert line.y == pytest.approx(accuracy.mean(axis=0), rel=1e-6)
+    assert band.y == pytest.approx(np.concatenate((accuracy.max(0), accuracy.min(0)[::-1])), rel=1e-6)
+    assert (line.name, list(line.x)) == ("hist", [1, 2, 3, 4])
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "fig4" / "hist-seed1.json"
+    path.parent.mkdir()
+    path.write_text("{}")
+    with pytest.raises(CheckpointError, match=r"hist-seed1\.json is no result"):
+        kept_results(small_artefact(), tmp_path)
