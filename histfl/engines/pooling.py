@@ -71,11 +71,11 @@ class Pool(NamedTuple):
 
 def pool_of(layer: nn.MaxPool2d) -> Pool | None:
     """What the layer does, or None where it returns places too."""
-    pairs = [
-        (size, size) if isinstance(size, int) else (size[0], size[1])
-        for size in (layer.kernel_size, layer.stride, layer.padding, layer.dilation)
-    ]
-    return None if layer.return_indices else Pool(*pairs, layer.ceil_mode)
+    size, stride, padding, dilation = (
+        (both, both) if isinstance(both, int) else (both[0], both[1])
+        for both in (layer.kernel_size, layer.stride, layer.padding, layer.dilation)
+    )
+    return None if layer.return_indices else Pool(size, stride, padding, dilation, layer.ceil_mode)
 
 
 def stacked_max_pool2d(inputs: torch.Tensor, *pool: Any) -> torch.Tensor:
@@ -112,4 +112,5 @@ def _together(values: torch.Tensor) -> torch.Tensor:
 
 def _apart(values: torch.Tensor, clients: int) -> torch.Tensor:
     """The way back."""
-    return values.permute(0, 2, 3, 1).unflatten(0, (clients, -1)).permute(0, 4, 1, 2, 3)
+    apart: torch.Tensor = values.permute(0, 2, 3, 1).unflatten(0, (clients, -1))
+    return apart.permute(0, 4, 1, 2, 3)

@@ -60,14 +60,15 @@ def chain_of(module: fx.GraphModule) -> Chain | None:
     """What a stacked graph does to its inputs, in order, or None where it is more than a chain."""
     plans: list[Plan] = []
     read: list[str] = []
-    value, *_ = (node for node in module.graph.nodes if node.op == "placeholder")
+    value, *others = (node for node in module.graph.nodes if node.op == "placeholder")
+    ignored = set(others)
     for node in module.graph.nodes:
         if node.op == "placeholder" or _name(node) is not None:
             continue
         if node.op == "output":
             once = len(set(read)) == len(read)
             return tuple(plans) if once and node.args == (value,) else None
-        if len(node.args) == 0 or node.args[0] is not value:
+        if {other for other in node.all_input_nodes if _name(other) is None} - ignored != {value}:
             return None
         if node.target in (stacked_linear, stacked_conv2d):
             names = tuple(None if tensor is None else _name(tensor) for tensor in node.args[1:3])
@@ -79,7 +80,7 @@ def chain_of(module: fx.GraphModule) -> Chain | None:
         elif node.all_input_nodes == [value]:
             function = _function(module, node, value)
             plans.append(Plan(_Relu if function is torch.relu else partial(_Other, function)))
-        else:
+        else:  # a function of tensors too
             return None
         value = node
     return None

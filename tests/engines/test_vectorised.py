@@ -48,6 +48,7 @@ WAYS: dict[str, type[Trainer] | None] = {
     "mlp": StackedTrainer,
     "mlp of images": StackedTrainer,
     "dense residual": StackedTrainer,
+    "image residual": StackedTrainer,
     "tied": StackedTrainer,
     "tied weights": StackedTrainer,
     "in place": StackedTrainer,
