@@ -32,13 +32,22 @@ def kernels() -> tuple[Callable[..., None], Callable[..., None]]:
 
 
 def _accumulate(
-    outputs: Any, weights: Any, inputs: Any, out_starts: Any, shifts: Any, in_starts: Any, taps: Any, run: int
+    outputs: Any,
+    bias: Any,
+    weights: Any,
+    inputs: Any,
+    out_starts: Any,
+    shifts: Any,
+    in_starts: Any,
+    taps: Any,
+    run: int,
 ) -> None:
     """outputs[c, o, out_starts[r] + shifts[p] + j] +=
     sum over t of weights[c, p, o, t] * inputs[c, in_starts[r] + taps[t] + j], for j below `run`.
 
-    As a convolution, the taps are those of a filter; as its gradient, they are the output channels, and the
-    shifts are the places of a filter.
+    With bias [c, o] the outputs begin there, without ([c, 0]) at what they are. As a convolution, the taps are
+    those of a filter and there is one shift; as its gradient, the taps are the output channels and the
+    shifts the places of a filter.
     """
     rows = outputs.shape[1]
     spare = np.empty(run, outputs.dtype)  # stands in for the partner of a last row
@@ -49,7 +58,11 @@ def _accumulate(
                 for o in range(0, rows, 2):
                     y = outputs[c, o, s : s + run]
                     z = outputs[c, o + 1, s : s + run] if o + 1 < rows else spare
-                    v, w = weights[c, p, o], weights[c, p, min(o + 1, rows - 1)]
+                    partner = min(o + 1, rows - 1)
+                    v, w = weights[c, p, o], weights[c, p, partner]
+                    if bias.shape[1] > 0:
+                        y[:] = bias[c, o]
+                        z[:] = bias[c, partner]
                     for t in range(0, len(taps), 5):
                         i = in_starts[r] + taps[t]
                         a = inputs[c, i : i + run]

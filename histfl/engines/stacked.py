@@ -18,7 +18,7 @@ from histfl.training import LocalTraining, Task
 
 CACHE_BYTES = 4 * 2**20  # the weights of a block: a core's share of the last cache, on most machines
 FEWEST, MOST = 5, 8  # clients a block on a CPU: fewer and Python is seen, more and nothing is gained
-MOST_OF_IMAGES = 4  # their activations need the cache more than their weights do
+MOST_OF_IMAGES = 5  # their activations need the cache more than their weights do
 
 
 class StackedTrainer:

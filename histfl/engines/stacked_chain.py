@@ -20,7 +20,6 @@ from histfl.engines.pooling import Pool, StackedMaxPool2d, stacked_max_pool2d
 from histfl.engines.stacked_conv import Geometry, StackedConv2d, stacked_conv2d
 from histfl.engines.stacked_linear import InPlaceSGD, StackedLinear, stacked_linear
 
-Function = Callable[[torch.Tensor], torch.Tensor]
 Axes = tuple[int, ...]
 
 
@@ -76,10 +75,12 @@ def chain_of(module: fx.GraphModule) -> Chain | None:
             make = StackedLinear if node.target is stacked_linear else _convolution(Geometry(*node.args[3:]))
             plans.append(Plan(make, names))
         elif node.target is stacked_max_pool2d:
-            plans.append(Plan(partial(StackedMaxPool2d, Pool(*node.args[1:]))))
+            pool = Plan(partial(StackedMaxPool2d, Pool(*node.args[1:])))
+            # The largest entry first and ReLU then is the same, with the same gradient, and less to do.
+            last = len(plans) - 1 if plans and plans[-1].make is _Relu else len(plans)
+            plans.insert(last, pool)
         elif node.all_input_nodes == [value]:
-            function = _function(module, node, value)
-            plans.append(Plan(_Relu if function is torch.relu else partial(_Other, function)))
+            plans.append(Plan(_KNOWN.get(node.target) or _other(module, node, value)))
         else:  # a function of tensors too
             return None
         value = node
@@ -114,12 +115,23 @@ class _Relu:
         return pulled
 
 
+class _Flatten:
+    trained = False
+
+    def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.shape = inputs.shape
+        return torch.flatten(inputs, 2)
+
+    def for_inputs(self, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient.reshape(self.shape)
+
+
 class _Other:
     """Any function without parameters; autograd follows it alone."""
 
     trained = False
 
-    def __init__(self, function: Function) -> None:
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
         self.function = function
 
     def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -132,20 +144,26 @@ class _Other:
         return torch.autograd.grad(self.outputs, self.inputs, gradient)[0]
 
 
-def _function(module: fx.GraphModule, node: fx.Node, value: fx.Node) -> Function:
+# Functions of one value, whose gradients need no autograd. The graphs flatten everything but two axes.
+_KNOWN: dict[Any, Callable[..., Link]] = {
+    torch.relu: _Relu,
+    F.relu: _Relu,
+    "relu": _Relu,
+    torch.flatten: _Flatten,
+}
+
+
+def _other(module: fx.GraphModule, node: fx.Node, value: fx.Node) -> Callable[..., Link]:
     if node.op == "call_module":
         layer = module.get_submodule(str(node.target))
-        return torch.relu if type(layer) is nn.ReLU else layer
-    if node.target in (torch.relu, F.relu, "relu"):
-        return torch.relu
+        return _Relu if type(layer) is nn.ReLU else partial(_Other, layer)
+    target = getattr(torch.Tensor, node.target) if isinstance(node.target, str) else node.target
 
     def function(inputs: torch.Tensor) -> torch.Tensor:
-        args = [inputs if arg is value else arg for arg in node.args]
-        target = getattr(torch.Tensor, node.target) if isinstance(node.target, str) else node.target
-        outputs: torch.Tensor = target(*args, **node.kwargs)
+        outputs: torch.Tensor = target(*[inputs if arg is value else arg for arg in node.args], **node.kwargs)
         return outputs
 
-    return function
+    return partial(_Other, function)
 
 
 def rooms(chain: Chain, trained: Set[str]) -> dict[str, Axes]:

@@ -71,14 +71,12 @@ class StackedConv2d:
         clients, channels, height, width, images = inputs.shape
         self.places = _places(images, (channels, height, width), tuple(self.filters.shape[1:]), self.geometry)
         self.inputs = inputs.view(len(self.filters), -1)
-        shape = (clients, self.weight.shape[1], *self.places.size, images)
-        if self.bias is None:
-            outputs = inputs.new_zeros(shape)
-        else:
-            outputs = self.bias[:, :, None, None, None].expand(shape).contiguous()
+        outputs = inputs.new_empty(clients, self.weight.shape[1], *self.places.size, images)
+        bias = self.weight.new_zeros(self.weight.shape[:2]) if self.bias is None else self.bias
         accumulate, _ = kernels()
         accumulate(
             outputs.view(*self.filters.shape[:2], -1).numpy(),
+            bias.reshape(self.filters.shape[:2]).contiguous().numpy(),
             _in_passes(self.filters.flatten(start_dim=2).unsqueeze(1)),
             self.inputs.numpy(),
             self.places.of_outputs,
@@ -96,6 +94,7 @@ class StackedConv2d:
         accumulate, _ = kernels()
         accumulate(
             padded.view(len(self.filters), self.filters.shape[2], -1).numpy(),
+            padded.new_empty(len(self.filters), 0).numpy(),
             _in_passes(self.filters.flatten(start_dim=3).permute(0, 3, 2, 1)),
             images_innermost(gradient).view(len(self.filters), -1).numpy(),
             self.places.of_inputs,

@@ -24,10 +24,12 @@ class StackedLinear:
         self.trains_weight = weight.requires_grad
         self.trains_bias = bias is not None and bias.requires_grad
         self.trained = self.trains_weight or self.trains_bias
+        self.transposed = self.weight.transpose(1, 2)
+        self.row = None if self.bias is None else self.bias.unsqueeze(1)
 
     def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
         """Inputs [client, batch, ..., in] to outputs [client, batch, ..., out]."""
-        return _affine(inputs, self.weight, self.bias)
+        return _affine(inputs, self.transposed, self.row)
 
     def for_inputs(self, gradient: torch.Tensor) -> torch.Tensor:
         """The gradient of the inputs from that of the outputs."""
@@ -64,7 +66,7 @@ def stacked_linear(
     With `calls`, autograd sees weight and bias as constants, and the call is added to the list.
     """
     if calls is None:
-        return _affine(inputs, weight, bias)
+        return _affine(inputs, weight.transpose(1, 2), None if bias is None else bias.unsqueeze(1))
     layer = StackedLinear(weight, bias)
     outputs = layer(inputs)
     if layer.trained:
@@ -75,11 +77,9 @@ def stacked_linear(
 
 
 def _affine(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    flat, transposed = _flat(inputs), weight.transpose(1, 2)
-    if bias is None:
-        outputs = torch.bmm(flat, transposed)
-    else:
-        outputs = torch.baddbmm(bias.unsqueeze(1), flat, transposed)
+    """Inputs [client, batch, ..., in] times weight [client, in, out], plus bias [client, 1, out]."""
+    flat = _flat(inputs)
+    outputs = torch.bmm(flat, weight) if bias is None else torch.baddbmm(bias, flat, weight)
     return outputs if inputs.dim() == 3 else outputs.unflatten(1, inputs.shape[1:-1])
 
 
