@@ -74,8 +74,7 @@ def fig9(scale: Scale) -> Artefact:
         yield from noise_rows(results)
         what = f"simulated seconds to {target:.0%}"
         for scheme in SCHEMES:
-            why = "Where the noise is small already the rounds differ by chance alone, and the seconds with them."
-            yield trend(f"{what} of {scheme} as the SNR grows", by_ratio(results, scheme), "falls", why=why)
+            yield trend(f"{what} of {scheme} as the SNR grows", by_ratio(results, scheme), "falls")
         for scheme in list(SCHEMES)[1:]:
             ours, theirs = by_ratio(results, AIR_HIST), by_ratio(results, scheme)
             yield versus(f"{what} by SNR", "lower", ours, theirs, names=(AIR_HIST, scheme))

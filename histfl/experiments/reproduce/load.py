@@ -56,8 +56,7 @@ def fig4(scale: Scale) -> Artefact:
                     }
                     what = f"{SPLITS[split]}: accuracy of {name} at {load} MB over N"
                     if method == "hist":
-                        why = "The order of the means is lost where the curves have come close to each other."
-                        found.append(trend(what, by_cells, "rises", digits=".3f", why=why))
+                        found.append(trend(what, by_cells, "rises", digits=".3f"))
                     elif split == "shards":
                         why = "More cells of fewer labels each do not slow HFedAvg down here."
                         found.append(trend(what, by_cells, "falls", digits=".3f", why=why))

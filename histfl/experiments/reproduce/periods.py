@@ -122,8 +122,7 @@ def fig7(scale: Scale) -> Artefact:
                 for count, value in numbers.items()
             }
             what = f"{SPLITS[split]}: mean accuracy over {rounds} rounds as more clients of a cell take part"
-            why = "Neighbouring numbers of participants are closer than the seeds are to each other."
-            yield trend(what, speeds, "rises", digits=".4f", why=why)
+            yield trend(what, speeds, "rises", digits=".4f")
             few, *_, many = speeds.values()
             gains[split] = (many.mean - few.mean, few, many)
         (fully, *some), (cell_iid, *others) = gains["shards"], gains["cell-iid"]
