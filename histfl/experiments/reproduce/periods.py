@@ -45,11 +45,7 @@ def fig6(scale: Scale) -> Artefact:
             yield trend(f"{words} from H = 20 to 40 (E = 5)", points, "rises", digits=".4f", why=why)
             points = speeds(split, by_local[1:], "H", "local_steps")
             fully = split == "shards"
-            why = (
-                "With this step size H = 60 is not yet past its best."
-                if fully
-                else "H = 60 is past its best here too."
-            )
+            why = "No loss is seen at H = 60." if fully else "H = 60 is past its best here too."
             direction: Direction = "falls" if fully else "rises"
             yield trend(f"{words} from H = 40 to 60 (E = 5)", points, direction, digits=".4f", why=why)
             reached = {
