@@ -52,18 +52,16 @@ def plot_scaling(report: dict[str, Any], path: Path) -> None:
         strict=True,
     ):
         clients = [point["clients"] for point in report[curve]]
-        axes.plot(
-            clients, [scale * (point[key] or 0) for point in report[curve]], "o-", color=COLOURS["vectorised"]
-        )
-        axes.set(
-            xscale="log",
-            ylabel=label,
-            xlabel=f"{'participants' if curve == 'participants' else 'clients in the network'}",
-        )
+        values = [scale * (point[key] or 0) for point in report[curve]]
+        axes.plot(clients, values, "o-", color=COLOURS["vectorised"])
+        axes.set(xscale="log", ylabel=label)
         if curve == "participants":
-            axes.set_yscale("log")
+            axes.set(yscale="log", xlabel="participants")
         else:
-            axes.set_ylim(bottom=0)
+            axes.set(
+                ylim=(0, 1.3 * max(values)),
+                xlabel=f"clients, of whom {report[curve][0]['participants']:,} take part",
+            )
         axes.grid(alpha=0.3)
     figure.savefig(path)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from processes import Contender
 PARTICIPANTS = (10, 100, 1_000, 10_000)
 POPULATIONS = (1_000, 10_000, 100_000, 1_000_000)
 SAMPLED, ACTIVE_CELLS, MOST_CELLS = 1_000, 100, 10_000
-ROUNDS, ROUNDS_OF_MANY = 11, 4
+TURNS, ROUNDS, ROUNDS_OF_MANY = 2, 6, 3  # the first round of a turn is not counted
 
 
 @dataclass(frozen=True)
@@ -86,30 +88,35 @@ def population_points(device: str, largest: int) -> list[Point]:
 
 
 def measure_scaling(options: argparse.Namespace) -> dict[str, Any]:
-    """Both curves; every point is a process of its own."""
-    curves = {
-        "participants": participants_points(options.device),
-        "population": population_points(options.device, options.largest),
+    """Both curves."""
+    return {
+        "participants": _curve(participants_points(options.device), options.cores),
+        "population": _curve(population_points(options.device, options.largest), options.cores),
     }
-    found: dict[str, Any] = {}
-    for name, points in curves.items():
-        found[name] = []
-        for point in points:
-            measured = _measure(point, options.cores)
-            found[name].append(asdict(point) | measured | {"best_seconds": min(measured["seconds"])})
-            print(
-                f"{point.participants:,} of {point.clients:,} clients: {min(measured['seconds']):.3f} s a round",
-                flush=True,
-            )
+
+
+def _curve(points: Sequence[Point], cores: int) -> list[dict[str, Any]]:
+    """Every point is a process of its own; they take turns, and the best round of each counts."""
+    with tempfile.TemporaryDirectory() as temporary, contextlib.ExitStack() as stack:
+        running = [
+            stack.enter_context(_start(point, Path(temporary) / str(number), cores))
+            for number, point in enumerate(points)
+        ]
+        turns = [[contender.turn() for contender in running] for _ in range(TURNS)]
+    found = []
+    for point, taken in zip(points, zip(*turns, strict=True), strict=True):
+        seconds = [second for turn in taken for second in turn["seconds"]]
+        found.append(asdict(point) | taken[-1] | {"seconds": seconds, "best_seconds": min(seconds)})
+        print(
+            f"{point.participants:,} of {point.clients:,} clients: {min(seconds):.3f} s a round", flush=True
+        )
     return found
 
 
-def _measure(point: Point, cores: int) -> dict[str, Any]:
+def _start(point: Point, folder: Path, cores: int) -> Contender:
+    folder.mkdir()
+    (folder / "settings.json").write_text(json.dumps(asdict(point)), encoding="utf-8")
     script = Path(__file__).parent / "contenders" / "population.py"
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        (folder / "settings.json").write_text(json.dumps(asdict(point)), encoding="utf-8")
-        command = [sys.executable, str(script), "--job", str(folder), "--threads", str(cores)]
-        variables, log = {"OMP_NUM_THREADS": str(cores)}, LOGS / "population.log"
-        with Contender("population", command, folder, variables, log=log) as contender:
-            return contender.turn()
+    command = [sys.executable, str(script), "--job", str(folder), "--threads", str(cores)]
+    variables, log = {"OMP_NUM_THREADS": str(cores)}, LOGS / f"{point.participants}-of-{point.clients}.log"
+    return Contender("population", command, folder, variables, log=log)

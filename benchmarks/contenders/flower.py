@@ -67,6 +67,6 @@ if __name__ == "__main__":
         num_supernodes=clients,
         backend_config={
             "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-            "init_args": {"num_cpus": options.threads},
+            "init_args": {"num_cpus": options.threads, "_temp_dir": str(options.job / "ray")},
         },
     )

@@ -7,9 +7,11 @@ step counter in memory of its own, so that a replay needs nothing from the host.
 
 from __future__ import annotations
 
+import gc
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 
@@ -37,13 +39,25 @@ def record(step: Callable[[], None], device: torch.device) -> Callable[[], None]
         step()
     torch.cuda.current_stream().wait_stream(aside)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=aside):
+    with _no_garbage_collected(), torch.cuda.graph(graph, stream=aside):
         step()
 
     def replay(read: Callable[[], None] = step) -> None:  # a graph does not keep the tensors that it reads
         graph.replay()
 
     return replay
+
+
+@contextmanager
+def _no_garbage_collected() -> Iterator[None]:
+    """An older graph that is thrown away while a new one is recorded would spoil the recording."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class CapturedTrainer:
@@ -64,11 +78,14 @@ class CapturedTrainer:
         try:
             recording = self._recording(block)
         except torch.OutOfMemoryError:
-            self._most = max(1, num_clients(block) // 2)
-            self._recordings.clear()
-            torch.cuda.empty_cache()
-            raise
-        return recording.replay(block, self._indices(block))
+            if not self._recordings:
+                self._most = max(1, num_clients(block) // 2)
+                raise
+        else:
+            return recording.replay(block, self._indices(block))
+        self._recordings.clear()  # it may fit without the others
+        torch.cuda.empty_cache()
+        return self.train(block)
 
     def _indices(self, block: Block) -> torch.Tensor:
         """The samples [step, client, batch] of the block's edge round; drawn for a whole global round where
@@ -142,17 +159,24 @@ class _Recording:
 
         # The next few steps follow from one launch, which takes the host as long as several small kernels.
         self.steps_each = max(n for n in range(1, way.steps_a_launch + 1) if local.local_steps % n == 0)
-        self.next = torch.arange(self.steps_each, device=device)
+
+        self.replay_steps = record(self._steps(way, samples), device)
+
+    def _steps(self, way: Way, samples: Samples) -> Callable[[], None]:
+        """What is recorded. It holds the tensors and not the recording, which is then freed when dropped."""
+        state, constants, velocity = self.state, self.constants, self.velocity
+        step, indices, total, each = self.step, self.indices, self.losses, self.steps_each
+        following = torch.arange(each, device=step.device)
 
         def steps() -> None:
-            chosen = self.indices.index_select(0, self.step + self.next)
+            chosen = indices.index_select(0, step + following)
             # New leaves: autograd waits for the stream on which a leaf was first used.
-            leaves = {name: tensor.detach().requires_grad_() for name, tensor in self.state.items()}
-            _, losses = way.steps(leaves, self.constants, samples.batches(chosen), self.velocity or None)
-            self.losses.add_(losses)
-            self.step.add_(self.steps_each)
+            leaves = {name: tensor.detach().requires_grad_() for name, tensor in state.items()}
+            _, losses = way.steps(leaves, constants, samples.batches(chosen), velocity or None)
+            total.add_(losses)
+            step.add_(each)
 
-        self.replay_steps = record(steps, device)
+        return steps
 
     def replay(self, block: Block, indices: torch.Tensor) -> tuple[State, torch.Tensor]:
         """The clients' models after all steps, and the sums of their losses."""

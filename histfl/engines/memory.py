@@ -21,16 +21,18 @@ _TRIM_ABOVE = 2**31 - 1
 COPIES = 4  # of a client's model during a step: itself, its gradient, a velocity, what is handed on
 
 
-def within(gigabytes: float, trainer: Trainer, task: Task) -> Trainer:
-    """`trainer` that keeps to so many gigabytes (10^9 bytes) of memory by training fewer clients at once."""
-    if not gigabytes > 0:
+def within(gigabytes: float | None, trainer: Trainer, task: Task) -> Trainer:
+    """`trainer` that keeps to so many gigabytes (10^9 bytes; None: all there is) by training fewer clients at
+    once."""
+    if gigabytes is not None and not gigabytes > 0:
         raise UsageError(f"--memory-gb {gigabytes}: it must be positive")
     device = task.data.inputs.device
     if device.type == "cpu":
-        return _FewerClients(gigabytes * 1e9, trainer, task)
+        return trainer if gigabytes is None else _FewerClients(gigabytes * 1e9, trainer, task)
     # Beyond the fraction torch's allocator reports a full memory, and blocks are halved until they fit.
     total = torch.cuda.get_device_properties(device).total_memory
-    torch.cuda.set_per_process_memory_fraction(min(1.0, gigabytes * 1e9 / total), device)
+    fraction = 1.0 if gigabytes is None else min(1.0, gigabytes * 1e9 / total)
+    torch.cuda.set_per_process_memory_fraction(fraction, device)
     return trainer
 
 

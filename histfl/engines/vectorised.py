@@ -45,8 +45,7 @@ class _End:
     errors: list[torch.Tensor]
 
 
-_Pieces = list[_Piece]
-_Mapper = Callable[[Iterable[Block]], Iterator[_Pieces]]  # trains blocks, results in their order
+_Mapper = Callable[[Iterable[Block]], Iterator[_Piece]]  # trains blocks, pieces in their order
 
 
 class VectorisedEngine:
@@ -80,9 +79,7 @@ class VectorisedEngine:
     def _trainer(self, task: Task) -> Trainer | None:
         if self._known is None or self._known[0] is not task:
             trainer = choose_trainer(task)
-            if trainer is not None and self.memory_gb is not None:
-                trainer = within(self.memory_gb, trainer, task)
-            self._known = task, trainer
+            self._known = task, trainer and within(self.memory_gb, trainer, task)
         return self._known[1]
 
 
@@ -108,7 +105,9 @@ def _run_threads(bundles: Sequence[Sequence[CellJob]], trainer: Trainer) -> list
 def _run_in_turn(bundles: Sequence[Sequence[CellJob]], trainer: Trainer) -> list[list[_End]]:
     """One bundle after another, in this thread."""
     return [
-        _run_cells(jobs, trainer, lambda blocks: (_train(trainer, block) for block in blocks))
+        _run_cells(
+            jobs, trainer, lambda blocks: (piece for block in blocks for piece in _train(trainer, block))
+        )
         for jobs in bundles
     ]
 
@@ -151,7 +150,7 @@ def _run_cells(jobs: Sequence[CellJob], trainer: Trainer, mapper: _Mapper) -> li
             for place, job in enumerate(jobs)
             if len(job.schedule.arrived[edge_round])
         ]
-        pieces = (piece for found in mapper(cut_into_blocks(parts, most)) for piece in found)
+        pieces = mapper(cut_into_blocks(parts, most))
         # Pieces come in the order of their parts, so an uplink reads its cell's without waiting for all.
         for place, own in groupby(pieces, key=lambda piece: piece.place):
             job, finals = jobs[place], _finals(own, losses[place])
@@ -181,8 +180,8 @@ def _results(ends: Sequence[_End], local_steps: int) -> list[CellResult]:
     return results
 
 
-def _train(trainer: Trainer, block: Block) -> _Pieces:
-    """One block; where a GPU's memory is too small for it, its halves."""
+def _train(trainer: Trainer, block: Block) -> Iterator[_Piece]:
+    """One block; where a GPU's memory is too small for it, its halves, one after the other is read."""
     try:
         final, losses = trainer.train(block)
     except torch.OutOfMemoryError:
@@ -194,23 +193,23 @@ def _train(trainer: Trainer, block: Block) -> _Pieces:
     else:
         sizes = [len(part.clients) for part in block]
         finals = {name: tensor.split(sizes) for name, tensor in final.items()}
-        return [
-            _Piece(part.place, {name: rows[index] for name, rows in finals.items()}, own)
-            for index, (part, own) in enumerate(zip(block, losses.split(sizes), strict=True))
-        ]
-    return [piece for half in halves(block) for piece in _train(trainer, half)]
+        for index, (part, own) in enumerate(zip(block, losses.split(sizes), strict=True)):
+            yield _Piece(part.place, {name: rows[index] for name, rows in finals.items()}, own)
+        return
+    for half in halves(block):
+        yield from _train(trainer, half)
 
 
 def _side_by_side(trainer: Trainer, workers: ThreadPoolExecutor, threads: int) -> _Mapper:
-    def mapper(blocks: Iterable[Block]) -> Iterator[_Pieces]:
+    def mapper(blocks: Iterable[Block]) -> Iterator[_Piece]:
         # A few blocks ahead keep the threads busy, and no more of the cell's models in memory than that.
-        ahead: deque[Future[_Pieces]] = deque()
+        ahead: deque[Future[list[_Piece]]] = deque()
         for block in blocks:
-            ahead.append(workers.submit(_train, trainer, block))
+            ahead.append(workers.submit(lambda block: list(_train(trainer, block)), block))
             if len(ahead) > threads:
-                yield ahead.popleft().result()
+                yield from ahead.popleft().result()
         while ahead:
-            yield ahead.popleft().result()
+            yield from ahead.popleft().result()
 
     return mapper
 

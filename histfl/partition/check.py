@@ -11,9 +11,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from histfl.errors import PartitionError
 from histfl.partition.batchnorm import training_copy
@@ -24,15 +27,31 @@ from histfl.partition.masks import mask
 from histfl.partition.plan import Plan
 from histfl.partition.units import State, UnitGroup
 
-# Relative to the largest entry. A model that casts to float32 by itself agrees to float32 rounding.
+# Relative to the largest entry.
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3}
 
+_COARSER = {torch.float32, torch.float16, torch.bfloat16}
 _ATTEMPTS = 5  # to find parameters with which every cut layer has a say in the output
+
+
+class _Formats(TorchDispatchMode):
+    """Sees the number formats of all that is computed."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen: set[torch.dtype] = set()
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        found = function(*args, **(kwargs or {}))
+        self.seen |= {leaf.dtype for leaf in pytree.tree_leaves(found) if isinstance(leaf, torch.Tensor)}
+        return found
 
 
 @dataclass(frozen=True)
 class Bench:
-    """A copy of the model to try cuts on, and a few inputs."""
+    """A copy of the model to try cuts on, a few inputs, and the number format by which equal results agree."""
 
     model: nn.Module
     inputs: Inputs
@@ -47,12 +66,14 @@ class Bench:
             copy = training_copy(model).to(dtype).eval()
             inputs = map_tensors(partial(_cast, dtype), few_examples(example_inputs))
             try:
-                with quietly():
+                with quietly(), _Formats() as formats:
                     outputs_of(copy, inputs)
             except Exception as error:
                 failure = summary(error)
             else:
-                return cls(copy, inputs, dtype)
+                # A model that casts to float32 by itself, as norms of transformers do, rounds as it does.
+                exact = formats.seen.isdisjoint(_COARSER)
+                return cls(copy, inputs, dtype if exact else torch.float32)
         raise PartitionError(
             f"{type(model).__name__} does not run in training on the example inputs ({failure}); give a "
             f"batch of several examples"

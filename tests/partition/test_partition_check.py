@@ -99,6 +99,22 @@ def test_a_model_that_casts_to_float32_is_checked_in_float32() -> None:
     assert [group.name for group in plan(model, torch.randn(4, 5)).groups] == ["fc1"]
 
 
+def test_a_float32_step_inside_a_float64_model_is_seen() -> None:
+    """Norms of transformers do that; there a last bit may flip between the compact and the masked model."""
+
+    class Inside(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc1, self.fc2 = nn.Linear(5, 8), nn.Linear(8, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.fc2(torch.relu(self.fc1(x)).float().to(x.dtype))
+
+    assert Bench.of(Inside(), torch.randn(4, 5)).dtype == torch.float32
+    assert Bench.of(nn.Sequential(nn.Linear(5, 8), nn.Linear(8, 3)), torch.randn(4, 5)).dtype == torch.float64
+    assert [group.name for group in plan(Inside(), torch.randn(4, 5)).groups] == ["fc1"]
+
+
 def test_dropout_does_not_disturb_the_check() -> None:
     class Dropping(nn.Module):
         def __init__(self) -> None:

@@ -60,8 +60,8 @@ class Choice:
 class Row:
     """One line of the answer: what the paper says of `what`, what came out, and whether they agree.
 
-    A row without a claim has the verdict "". `why` explains the outcome that was measured; `values` has the
-    numbers behind the words, unrounded.
+    A row without a claim has the verdict "". `why` tells of a claim that does not hold what was measured;
+    `values` has the numbers behind the words, unrounded.
     """
 
     what: str

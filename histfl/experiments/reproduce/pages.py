@@ -99,10 +99,8 @@ def _section(
 ) -> str:
     parts = [f"## {artefact.title} {{ #{artefact.name} }}\n", f"{artefact.paper}\n", picture]
     parts.append(_markdown(HEADINGS, [(row.what, row.paper, row.ours, row.verdict) for row in rows]))
-    for verdict, heading in (("no", "What does not hold"), ("yes", "Remarks")):
-        whys = [f"- {row.what}: {row.why}" for row in rows if row.verdict == verdict and row.why]
-        if whys:
-            parts.append("\n".join([f"{heading}:\n", *whys]) + "\n")
+    if whys := [f"- {row.what}: {row.why}" for row in rows if row.why]:
+        parts.append("\n".join(["What does not hold:\n", *whys]) + "\n")
     parts.append("\n".join(["Choices:\n", *(f"- {c.what}: {c.reason}." for c in artefact.choices)]) + "\n")
     if stale:
         parts.append(f"Not shown, run with other settings: {', '.join(stale)}.\n")

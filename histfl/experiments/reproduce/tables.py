@@ -252,7 +252,7 @@ def table2(scale: Scale) -> Artefact:
         small = {"network.clients": 8, "model.width": 8, "data.name": "fashion-mnist-mini"}
         small |= {"training.edge_rounds": 2, "training.local_steps": 10, "training.batch_size": 20}
         words = "8 channels in place of 64, 8 clients in place of 60, 14,000 images of Fashion-MNIST, E = 2, H = 10, batch 20"
-        table = _smaller(table, small, (0.5, 0.6), words)
+        table = _smaller(table, small, (0.45, 0.55), words)
     return cost_table(table, scale)
 
 
