@@ -9,14 +9,15 @@ import torch
 from histfl.engines.blocks import Batches, Block, Samples, stacked_constants, stacked_start
 from histfl.engines.image_kernels import kernels_installed
 from histfl.engines.losses import stacked_loss
-from histfl.engines.stacked_chain import ChainSteps, chain_of, rooms, tensors_of, with_room
+from histfl.engines.room import with_room
+from histfl.engines.stacked_chain import ChainSteps, chain_of, rooms, tensors_of
 from histfl.engines.stacked_graph import StackedGraph, shared_tensors
 from histfl.engines.stacked_linear import InPlaceSGD, LinearCall
 from histfl.engines.updates import StackedSGD
 from histfl.partition import State
 from histfl.training import LocalTraining, Task
 
-CACHE_BYTES = 4 * 2**20  # the weights of a block: a core's share of the last cache, on most machines
+CACHE_BYTES = 4 * 2**20  # a block's weights, or images: a core's share of the last cache, on most machines
 FEWEST, MOST = 5, 8  # clients a block on a CPU: fewer and Python is seen, more and nothing is gained
 MOST_OF_IMAGES = 5  # their activations need the cache more than their weights do
 
@@ -43,7 +44,9 @@ class StackedTrainer:
         if self.task.data.inputs.device.type != "cpu":
             return None
         if self.graph.of_images:
-            return MOST_OF_IMAGES
+            sample = self.task.data.inputs[0]
+            batch = self.task.local.batch_size * sample.numel() * sample.element_size()
+            return min(max(CACHE_BYTES // batch, 1), MOST_OF_IMAGES)
         size = sum(tensor.numel() * tensor.element_size() for tensor in start.values())
         return min(max(CACHE_BYTES // size, FEWEST), MOST)
 

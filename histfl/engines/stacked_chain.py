@@ -6,6 +6,7 @@ beside the products is a tenth of a small model's step.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from functools import partial
@@ -17,10 +18,9 @@ from torch import fx, nn
 
 from histfl.engines.losses import StackedLoss
 from histfl.engines.pooling import Pool, StackedMaxPool2d, stacked_max_pool2d
+from histfl.engines.room import Axes, whole
 from histfl.engines.stacked_conv import Geometry, StackedConv2d, stacked_conv2d
 from histfl.engines.stacked_linear import InPlaceSGD, StackedLinear, stacked_linear
-
-Axes = tuple[int, ...]
 
 
 class Link(Protocol):
@@ -60,14 +60,13 @@ def chain_of(module: fx.GraphModule) -> Chain | None:
     plans: list[Plan] = []
     read: list[str] = []
     value, *others = (node for node in module.graph.nodes if node.op == "placeholder")
-    ignored = set(others)
     for node in module.graph.nodes:
         if node.op == "placeholder" or _name(node) is not None:
             continue
         if node.op == "output":
             once = len(set(read)) == len(read)
             return tuple(plans) if once and node.args == (value,) else None
-        if {other for other in node.all_input_nodes if _name(other) is None} - ignored != {value}:
+        if {other for other in node.all_input_nodes if _name(other) is None} - set(others) != {value}:
             return None
         if node.target in (stacked_linear, stacked_conv2d):
             names = tuple(None if tensor is None else _name(tensor) for tensor in node.args[1:3])
@@ -94,9 +93,7 @@ def tensors_of(chain: Chain) -> frozenset[str]:
 
 def _name(node: Any) -> str | None:
     """The tensor that a node reads by its name, if that is all it does."""
-    if node.op == "call_function" and len(node.args) == 2 and isinstance(node.args[1], str):
-        return str(node.args[1])
-    return None
+    return node.args[1] if node.target is operator.getitem and isinstance(node.args[1], str) else None
 
 
 def _convolution(geometry: Geometry) -> Callable[..., Link]:
@@ -187,33 +184,6 @@ def rooms(chain: Chain, trained: Set[str]) -> dict[str, Axes]:
     return axes
 
 
-def with_room(tensor: torch.Tensor, axes: Axes) -> torch.Tensor:
-    """`tensor` as a view of a copy in whose memory those axes are longer, with zeros beyond."""
-    sizes = _roomy(tensor, axes)
-    if sizes == tensor.shape:
-        return tensor
-    return tensor.new_zeros(sizes)[tuple(map(slice, tensor.shape))].copy_(tensor)
-
-
-def _whole(view: torch.Tensor, axes: Axes) -> torch.Tensor:
-    """A tensor made `with_room`, with what lies beyond."""
-    sizes = _roomy(view, axes)
-    return view if sizes == view.shape else view.as_strided(sizes, view.stride())
-
-
-def _roomy(tensor: torch.Tensor, axes: Axes) -> tuple[int, ...]:
-    """The tensor's shape with those axes rounded up to what products are fastest with: on a CPU multiples of
-    16, where they are near (75 units take a fifth longer than 80, but 65 take less); on a GPU multiples of
-    8 (75 units take up to half longer than 80)."""
-    on_cpu = tensor.device.type == "cpu"
-    sizes = list(tensor.shape)
-    for axis in axes:
-        more = -sizes[axis] % (16 if on_cpu else 8)
-        if (12 * more if on_cpu else 16) <= sizes[axis]:
-            sizes[axis] += more
-    return tuple(sizes)
-
-
 class ChainSteps:
     """SGD steps of a chain on the clients' `tensors` [client, ...], of which it changes those that require
     a gradient; those named in `rooms` were made `with_room`."""
@@ -227,8 +197,8 @@ class ChainSteps:
         rooms: Mapping[str, Axes],
     ) -> None:
         self.losses, self.sgd = losses, sgd
-        whole = {name: _whole(tensor, rooms.get(name, ())) for name, tensor in tensors.items()}
-        self.links = [plan.link(whole) for plan in chain]
+        given = {name: whole(tensor, rooms.get(name, ())) for name, tensor in tensors.items()}
+        self.links = [plan.link(given) for plan in chain]
         self.first = [link.trained for link in self.links].index(True)
 
     @torch.no_grad()

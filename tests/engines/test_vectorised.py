@@ -29,8 +29,9 @@ from histfl.engines.losses import stacked_loss
 from histfl.engines.memory import keep_freed_memory, within
 from histfl.engines.one_by_one import OneByOneTrainer
 from histfl.engines.pooling import pool_across_images
+from histfl.engines.room import with_room
 from histfl.engines.stacked import StackedTrainer
-from histfl.engines.stacked_chain import ChainSteps, chain_of, rooms, with_room
+from histfl.engines.stacked_chain import ChainSteps, chain_of, rooms
 from histfl.engines.stacked_graph import StackedGraph, Unstackable
 from histfl.engines.stacked_linear import InPlaceSGD, LinearCall, stacked_linear
 from histfl.engines.streamed import StreamedSteps
@@ -311,7 +312,7 @@ class Functions(nn.Module):
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         hidden = self.relu(self.frozen(0.5 * inputs))
         hidden = self.third(F.relu(self.second(torch.relu(self.first(hidden)).relu())))
-        hidden = self.gelu(F.leaky_relu(hidden, 0.2).square() - 1.0).tanh()
+        hidden = self.gelu(F.gelu(F.leaky_relu(hidden, 0.2).square() - 1.0, approximate="tanh")).tanh()
         return self.last(torch.flatten(hidden * hidden, 1))
 
 
