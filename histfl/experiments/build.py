@@ -32,6 +32,8 @@ from histfl.wireless.clock import Computing
 from histfl.wireless.over_the_air import OverTheAir
 from histfl.wireless.uplinks import Ideal, Orthogonal
 
+SAMPLE_INPUTS = 64  # that a model may look at before training
+
 
 @dataclass(frozen=True)
 class Experiment:
@@ -86,8 +88,14 @@ def load_ingredients(config: Config, *, data_dir: Path | None = None) -> Ingredi
         tuple(train.inputs.shape[1:]),
         train.num_classes,
         seed=Seeds(config.training.seed).key("model"),
+        sample_inputs=_sample(train, Seeds(config.training.seed).numpy("sample inputs")),
     )
     return Ingredients(model, train, test, network)
+
+
+def _sample(train: TensorData, generator: np.random.Generator) -> torch.Tensor:
+    chosen = generator.choice(len(train), min(SAMPLE_INPUTS, len(train)), replace=False)
+    return train.inputs[torch.from_numpy(chosen)]
 
 
 def load_data(config: Config, data_dir: Path | None = None) -> tuple[TensorData, TensorData]:

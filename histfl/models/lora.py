@@ -23,7 +23,7 @@ from histfl.data.text import PADDING
 from histfl.errors import UsageError
 
 Head = Literal["trained", "frozen"]
-Pooling = Literal["auto", "last", "mean"]
+Pooling = Literal["mean", "last"]
 BaseDtype = Literal["float32", "bfloat16"]
 DEFAULT_BASE = "gpt2"
 
@@ -31,20 +31,21 @@ DEFAULT_BASE = "gpt2"
 def lora(
     input_shape: Sequence[int],
     num_classes: int,
+    sample_inputs: torch.Tensor | None = None,
     base: str = DEFAULT_BASE,
     rank: int = 16,
     alpha: float = 32.0,
     target_modules: Sequence[str] = (),
     head: Head = "trained",
-    pooling: Pooling = "auto",
+    pooling: Pooling = "mean",
     base_dtype: BaseDtype = "float32",
 ) -> nn.Module:
     """A LoRA classifier of texts [length] on the pretrained model `base` (hub name or local folder).
 
     `target_modules` are the layers that get a pair, by the end of their names; by default the attention
     projections that peft names for the architecture (`c_attn` for GPT-2, `q_proj` and `v_proj` for Llama,
-    `query` and `value` for BERT). `pooling` reads the last token's state or the mean over all tokens;
-    `auto` takes the last of a causal model and the mean of an encoder. The frozen base computes in
+    `query` and `value` for BERT). A text's state is the `mean` over its tokens or the `last` token's; the head
+    reads it standardised by a few texts, `sample_inputs` [sample, length]. The frozen base computes in
     `base_dtype`; adapters and head are always float32. GPT-2 small with rank 16 on `c_attn` trains
     589,824 numbers in its pairs.
     """
@@ -67,7 +68,10 @@ def lora(
     if input_shape[0] > longest:
         raise UsageError(f"data.max_length = {input_shape[0]}, but {base} reads {longest} tokens at most")
     adapted = add_lora(transformer, rank=rank, alpha=alpha, target_modules=target_modules)
-    return LoraClassifier(adapted, num_classes, head=head, pooling=pooling)
+    model = LoraClassifier(adapted, num_classes, head=head, pooling=pooling)
+    if sample_inputs is not None:
+        model.standardise(sample_inputs)
+    return model
 
 
 def add_lora(
@@ -114,8 +118,9 @@ def rank_axes(model: nn.Module) -> Mapping[str, Sequence[tuple[str, int]]]:
 class LoraClassifier(nn.Module):
     """An adapted transformer and a linear head: token ids [sample, length] -> scores [sample, class].
 
-    The head reads a text's state at unit length: the states of one model are a dozen times longer than those
-    of another, and one learning rate would not do for both, nor for the pairs beside the head.
+    The head reads a text's state less a mean, over a spread, at unit length: the states of all texts share a
+    large part, in decoders a few entries of it dwarf all others, and plain SGD would learn little else.
+    Mean and spread are constants that `standardise` sets before training.
 
     Texts are padded at the end with `PADDING`. All masks are tensor operations, so that many clients'
     samples can pass through at once (`torch.func.vmap`): the frozen layers then see them as one batch.
@@ -127,7 +132,7 @@ class LoraClassifier(nn.Module):
         num_classes: int,
         *,
         head: Head = "trained",
-        pooling: Pooling = "auto",
+        pooling: Pooling = "mean",
     ) -> None:
         super().__init__()
         self.base = transformer.eval()
@@ -140,8 +145,12 @@ class LoraClassifier(nn.Module):
         if getattr(transformer, "pooler", None) is not None:
             transformer.pooler = None  # the head reads the token states instead
         self.causal = any(getattr(module, "is_causal", False) for module in transformer.modules())
-        self.last_token = pooling == "last" or (pooling == "auto" and self.causal)
+        self.last_token = pooling == "last"
         self.head = nn.Linear(config.hidden_size, num_classes).requires_grad_(head == "trained")
+        self.mean: torch.Tensor
+        self.spread: torch.Tensor
+        self.register_buffer("mean", torch.zeros(config.hidden_size))
+        self.register_buffer("spread", torch.ones(config.hidden_size))
 
     def train(self, mode: bool = True) -> LoraClassifier:
         """The frozen base always runs as in evaluation: its dropout belongs to its own training."""
@@ -153,17 +162,28 @@ class LoraClassifier(nn.Module):
         """The unit groups, so that no tracing is needed: HIST cuts the rank."""
         return rank_axes(self)
 
+    @torch.no_grad()
+    def standardise(self, tokens: torch.Tensor) -> None:
+        """Take mean and spread of a text's state from these texts [sample, length], as the model is now."""
+        states = self._states(tokens)
+        self.mean.copy_(states.mean(dim=0))
+        if len(states) > 1:
+            self.spread.copy_(states.std(dim=0).clamp(min=1e-6))
+
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        state = (self._states(tokens) - self.mean) / self.spread
+        return self.head(nn.functional.normalize(state, dim=1))  # type: ignore[no-any-return]
+
+    def _states(self, tokens: torch.Tensor) -> torch.Tensor:
+        """One state a text, [sample, width]."""
         places = torch.arange(tokens.shape[1], device=tokens.device)
         lengths = (tokens != PADDING).sum(dim=1, keepdim=True).clamp(min=1)
         present = places < lengths
-        states = self.base(
+        states: torch.Tensor = self.base(
             input_ids=tokens.clamp(min=0), attention_mask=self._attention(places, present)
-        ).last_hidden_state
-        states = states.to(self.head.weight.dtype)
+        ).last_hidden_state.to(self.head.weight.dtype)
         read = (places == lengths - 1 if self.last_token else present).to(states.dtype)
-        state = (read.unsqueeze(1) @ states).squeeze(1)
-        return self.head(nn.functional.normalize(state, dim=1))  # type: ignore[no-any-return]
+        return ((read / read.sum(dim=1, keepdim=True)).unsqueeze(1) @ states).squeeze(1)
 
     def _attention(self, places: torch.Tensor, present: torch.Tensor) -> torch.Tensor:
         """What is added to attention scores, [sample or 1, 1, query or 1, key]: 0, or -large where hidden.

@@ -26,14 +26,25 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 
 
 def build_model(
-    name: str, options: Mapping[str, Any], input_shape: Sequence[int], num_classes: int, *, seed: int
+    name: str,
+    options: Mapping[str, Any],
+    input_shape: Sequence[int],
+    num_classes: int,
+    *,
+    seed: int,
+    sample_inputs: torch.Tensor | None = None,
 ) -> nn.Module:
     """The named model, its initial weights drawn from `seed`; the global generator is left as it was.
 
-    A factory gets `options`, and `input_shape` and `num_classes` where its signature has them.
+    A factory gets `options`, and `input_shape`, `num_classes` and `sample_inputs` (a few inputs of the
+    training set, [sample, ...]) where its signature has them.
     """
     factory = MODELS.get(name) or import_factory(name, kind="model", known=list(MODELS))
-    offered = {"input_shape": tuple(input_shape), "num_classes": num_classes}
+    offered = {
+        "input_shape": tuple(input_shape),
+        "num_classes": num_classes,
+        "sample_inputs": sample_inputs,
+    }
     with lent_to_layers(seed, torch.device("cpu")):
         model = call_factory(factory, options, offered, place=f"model {name!r}")
     if not isinstance(model, nn.Module):

@@ -29,18 +29,23 @@ def trained(model: nn.Module) -> State:
     return {name: value.detach().clone() for name, value in model.named_parameters() if value.requires_grad}
 
 
+@pytest.mark.parametrize("pooling", ["mean", "last"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_scores_are_the_heads_of_the_last_token_or_of_the_mean(kind: str) -> None:
-    """The library's own masks of padding, and tokens picked one text after another."""
-    model, ids = classifier(kind), tokens(9)
+def test_scores_are_the_heads_of_standardised_states(kind: str, pooling: Any) -> None:
+    """The library's own masks of padding, and tokens read one text after another."""
+    model, ids = classifier(kind, pooling=pooling), tokens(9)
     present = ids >= 0
     states = model.base(input_ids=ids.clamp(min=0), attention_mask=present.long()).last_hidden_state
-    read = [
-        own[seen].mean(dim=0) if kind == "bert" else own[seen][-1]
-        for own, seen in zip(states, present, strict=True)
-    ]
-    unit = [state / state.norm() for state in read]
-    torch.testing.assert_close(model(ids), model.head(torch.stack(unit)))
+    read = torch.stack(
+        [
+            own[seen].mean(dim=0) if pooling == "mean" else own[seen][-1]
+            for own, seen in zip(states, present, strict=True)
+        ]
+    )
+    torch.testing.assert_close(model(ids), model.head(read / read.norm(dim=1, keepdim=True)))
+    model.standardise(ids[:5])
+    standard = (read - read[:5].mean(dim=0)) / read[:5].std(dim=0)
+    torch.testing.assert_close(model(ids), model.head(standard / standard.norm(dim=1, keepdim=True)))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -167,6 +172,17 @@ def test_a_local_folder_becomes_the_papers_model(tmp_path: Path) -> None:
     assert sum(value.numel() for value in first.values()) == 2 * rank * (width + 3 * width) + 5 * width + 5
     both = build_model("lora", {"base": str(tmp_path), "target_modules": ["c_attn", "c_fc"]}, (6,), 5, seed=1)
     assert len(both.unit_axes()) == 4  # type: ignore[operator]
+
+
+def test_a_model_by_name_is_standardised_by_the_texts_it_is_shown(tmp_path: Path) -> None:
+    save("bert", tmp_path, ["a"])
+    ids = tokens(20, 6)
+    shown = build_model("lora", {"base": str(tmp_path)}, (6,), 5, seed=1, sample_inputs=ids)
+    states = shown._states(ids)  # type: ignore[operator]
+    torch.testing.assert_close(shown.get_buffer("mean"), states.mean(dim=0))
+    torch.testing.assert_close(shown.get_buffer("spread"), states.std(dim=0))
+    one = build_model("lora", {"base": str(tmp_path)}, (6,), 5, seed=1, sample_inputs=ids[:1])
+    assert one(ids).isfinite().all()
 
 
 def test_a_half_precision_base_keeps_single_precision_pairs(tmp_path: Path) -> None:

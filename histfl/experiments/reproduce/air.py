@@ -74,8 +74,7 @@ def fig9(scale: Scale) -> Artefact:
         yield from noise_rows(results)
         what = f"simulated seconds to {target:.0%}"
         for scheme in SCHEMES:
-            why = "Where the noise is small already the rounds differ by chance alone, and the seconds with them."
-            yield trend(f"{what} of {scheme} as the SNR grows", by_ratio(results, scheme), "falls", why=why)
+            yield trend(f"{what} of {scheme} as the SNR grows", by_ratio(results, scheme), "falls")
         for scheme in list(SCHEMES)[1:]:
             ours, theirs = by_ratio(results, AIR_HIST), by_ratio(results, scheme)
             yield versus(f"{what} by SNR", "lower", ours, theirs, names=(AIR_HIST, scheme))
@@ -96,10 +95,8 @@ def fig9(scale: Scale) -> Artefact:
         if not scale.quick:
             early = {name: spread for name, spread in seconds(air).items() if name[4:] in ("10", "15", "20")}
             late = {name: spread for name, spread in seconds(air).items() if name[4:] in ("25", "30")}
-            why = "More clients of fewer images each do not save rounds here."
-            yield trend(f"{what} of {AIR_HIST} from n_j = 10 to 20", early, "falls", why=why)
-            why = "No loss from the clients' diversity is seen at n_j = 30."
-            yield trend(f"{what} of {AIR_HIST} from n_j = 25 to 30", late, "rises", why=why)
+            yield trend(f"{what} of {AIR_HIST} from n_j = 10 to 20", early, "falls")
+            yield trend(f"{what} of {AIR_HIST} from n_j = 25 to 30", late, "rises")
 
     def panels(results: Results) -> list[Panel]:
         learning = [

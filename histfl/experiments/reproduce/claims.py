@@ -22,16 +22,28 @@ def judged(condition: bool, *needed: Spread) -> Verdict:
 def trend(
     what: str, points: Mapping[str, Spread], direction: Direction, *, digits: str = ".3g", why: str = ""
 ) -> Row:
-    """The claim that the means rise or fall from each point to the next; `why` is told where they do not."""
+    """The claim that the means rise or fall from each point to the next.
+
+    Where they do not, the row tells which steps, whether the seeds tell their points apart, and `why`.
+    """
     if len(points) < 2:
         raise ValueError(f"{what}: a trend needs two points, not {list(points)}")
-    means = [spread.mean for spread in points.values()]
-    steps = itertools.pairwise(means)
-    holds = all(b > a if direction == "rises" else b < a for a, b in steps)
-    verdict = judged(holds, *points.values())
-    return Row(
-        what, direction, in_words(points, digits), verdict, why if verdict == "no" else "", numbers(points)
-    )
+    failing = [
+        f"{first} to {second}" + (" (the seeds' ranges overlap)" if _overlap(a, b) else "")
+        for (first, a), (second, b) in itertools.pairwise(points.items())
+        if not (b.mean > a.mean if direction == "rises" else b.mean < a.mean)
+    ]
+    verdict = judged(not failing, *points.values())
+    reason = f"Not from {', nor from '.join(failing)}. {why}".strip() if verdict == "no" else ""
+    return Row(what, direction, in_words(points, digits), verdict, reason, numbers(points))
+
+
+def _overlap(one: Spread, other: Spread) -> bool:
+    """Whether the ranges of several seeds have values in common."""
+    ranges = [[value for value in spread.values if value is not None] for spread in (one, other)]
+    if any(len(values) < 2 for values in ranges):
+        return False
+    return max(map(min, ranges)) <= min(map(max, ranges))
 
 
 def versus(

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from histfl.experiments.reproduce.artefact import Artefact, Choice, Panel, Row, Scale, arm
 from histfl.experiments.reproduce.bases import MLP, OPTIMISER, quick_mlp, quick_words
-from histfl.experiments.reproduce.claims import judged, told, trend, versus
+from histfl.experiments.reproduce.claims import in_words, judged, told, trend, versus
 from histfl.experiments.reproduce.drawing import curve_of, learning_curve
 from histfl.experiments.reproduce.results import Repeats, Results, Spread
 
@@ -73,7 +73,9 @@ def fig8(scale: Scale) -> Artefact:
             for scheme in (optimised, uniform, whole):
                 points = to_target(results, scheme, SECONDS, [6, 8])
                 name = f"{what} of {scheme} from N = 6 to 8"
-                why = "A cell of fewer clients gives each a wider band, which outweighs the rounds here."
+                rounds_to = to_target(results, scheme, "round", [6, 8])
+                a_round = {f"N={cells}": of(results, scheme, cells).seconds_a_round() for cells in (6, 8)}
+                why = f"Global rounds: {in_words(rounds_to)}. Seconds a round: {in_words(a_round)}."
                 yield trend(name, points, "rises", why=why)
         for scheme in (optimised, uniform, whole):
             points = {f"N={cells}": of(results, scheme, cells).seconds_a_round() for cells in cell_numbers}

@@ -56,11 +56,9 @@ def fig4(scale: Scale) -> Artefact:
                     }
                     what = f"{SPLITS[split]}: accuracy of {name} at {load} MB over N"
                     if method == "hist":
-                        why = "The order of the means is lost where the curves have come close to each other."
-                        found.append(trend(what, by_cells, "rises", digits=".3f", why=why))
+                        found.append(trend(what, by_cells, "rises", digits=".3f"))
                     elif split == "shards":
-                        why = "More cells of fewer labels each do not slow HFedAvg down here."
-                        found.append(trend(what, by_cells, "falls", digits=".3f", why=why))
+                        found.append(trend(what, by_cells, "falls", digits=".3f"))
                     else:
                         found.append(told(what, by_cells, digits=".3f"))
         return found
@@ -143,12 +141,11 @@ def fig5(scale: Scale) -> Artefact:
             found.append(trend(what, costs(results, "hist", split, few), "falls", why=why))
             what = f"{words}: HFedAvg's cost from N = {few[0]} to {few[-1]}"
             ends = costs(results, "hfedavg", split, [few[0], few[-1]])
-            why = "More cells of fewer labels each do not slow HFedAvg down here."
-            found.append(trend(what, ends, "rises", why=why) if split == "shards" else told(what, ends))
+            found.append(trend(what, ends, "rises") if split == "shards" else told(what, ends))
             small = 8 if split == "shards" else 10
             pair = cell_numbers[cell_numbers.index(small) - 1], small
             what = f"{words}: HIST's cost from N = {pair[0]} to {small}, where submodels become too small"
-            why = f"Here {HIDDEN // small} neurons a cell are not yet too few."
+            why = f"No loss is seen with {HIDDEN // small} neurons a cell."
             found.append(trend(what, costs(results, "hist", split, pair), "rises", why=why))
         return found
 

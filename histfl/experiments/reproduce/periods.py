@@ -45,11 +45,7 @@ def fig6(scale: Scale) -> Artefact:
             yield trend(f"{words} from H = 20 to 40 (E = 5)", points, "rises", digits=".4f", why=why)
             points = speeds(split, by_local[1:], "H", "local_steps")
             fully = split == "shards"
-            why = (
-                "With this step size H = 60 is not yet past its best."
-                if fully
-                else "H = 60 is past its best here too."
-            )
+            why = "No loss is seen at H = 60." if fully else "H = 60 is past its best here too."
             direction: Direction = "falls" if fully else "rises"
             yield trend(f"{words} from H = 40 to 60 (E = 5)", points, direction, digits=".4f", why=why)
             reached = {
@@ -122,8 +118,7 @@ def fig7(scale: Scale) -> Artefact:
                 for count, value in numbers.items()
             }
             what = f"{SPLITS[split]}: mean accuracy over {rounds} rounds as more clients of a cell take part"
-            why = "Neighbouring numbers of participants are closer than the seeds are to each other."
-            yield trend(what, speeds, "rises", digits=".4f", why=why)
+            yield trend(what, speeds, "rises", digits=".4f")
             few, *_, many = speeds.values()
             gains[split] = (many.mean - few.mean, few, many)
         (fully, *some), (cell_iid, *others) = gains["shards"], gains["cell-iid"]

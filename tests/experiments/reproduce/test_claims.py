@@ -17,7 +17,9 @@ def test_a_trend_holds_when_every_step_goes_its_way() -> None:
     assert trend("x", points, "falls", why="reason").verdict == "yes"
     assert trend("x", points, "falls", why="reason").why == ""
     rising = trend("x", points, "rises", why="reason")
-    assert (rising.verdict, rising.why) == ("no", "reason")
+    assert (rising.verdict, rising.why) == ("no", "Not from a to b, nor from b to c. reason")
+    apart = {"a": spread(3.0, 4.0), "b": spread(5.0, 6.0), "c": spread(5.5, 5.9)}
+    assert trend("x", apart, "falls").why == "Not from a to b, nor from b to c (the seeds' ranges overlap)."
     level = {"a": spread(3.0), "b": spread(3.0)}
     assert trend("x", level, "rises").verdict == trend("x", level, "falls").verdict == "no"
 
