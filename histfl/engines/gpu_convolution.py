@@ -68,10 +68,16 @@ def _gathered_product(
         for first in range(0, taps_high * taps_wide * CHANNELS, INNER):
             both = first + inner
             tap, channel = both // CHANNELS, both % CHANNELS
-            from_y, here_y = _source(y[:, None], (tap // taps_wide)[None, :], multiply, add, step, DIVIDE, source_height)
-            from_x, here_x = _source(x[:, None], (tap % taps_wide)[None, :], multiply, add, step, DIVIDE, source_width)
+            from_y, here_y = _source(
+                y[:, None], (tap // taps_wide)[None, :], multiply, add, step, DIVIDE, source_height
+            )
+            from_x, here_x = _source(
+                x[:, None], (tap % taps_wide)[None, :], multiply, add, step, DIVIDE, source_width
+            )
             known = (both < taps_high * taps_wide * CHANNELS)[None, :] & inside[:, None] & here_y & here_x
-            at = ((image[:, None] * source_height + from_y) * source_width + from_x) * CHANNELS + channel[None, :]
+            at = ((image[:, None] * source_height + from_y) * source_width + from_x) * CHANNELS + channel[
+                None, :
+            ]
             values = tl.load(source + at, mask=known, other=0.0)
             weights = tl.load(
                 kernel + (tap * kernel_tap + channel * kernel_in)[:, None] + (column * kernel_out)[None, :],
@@ -107,9 +113,7 @@ def _gathered_product(
     if BIAS:
         total += tl.load(bias + client * OUT + column, mask=column < OUT, other=0.0).to(tl.float32)[None, :]
     to = ((image * height + y) * width + x)[:, None] * OUT + column[None, :]
-    tl.store(
-        result + to, total.to(result.dtype.element_ty), mask=inside[:, None] & (column < OUT)[None, :]
-    )
+    tl.store(result + to, total.to(result.dtype.element_ty), mask=inside[:, None] & (column < OUT)[None, :])
 
 
 @triton.jit
@@ -139,7 +143,9 @@ def _summed_product(
         inside = row < last
         image, y, x = row // (height * width), row // width % height, row % width
         pulls = tl.load(
-            gradient + row[:, None] * OUT + out[None, :], mask=inside[:, None] & (out < OUT)[None, :], other=0.0
+            gradient + row[:, None] * OUT + out[None, :],
+            mask=inside[:, None] & (out < OUT)[None, :],
+            other=0.0,
         )
         if ONE_TAP:
             from_y, here_y = _source(y, tap // taps_wide, multiply, add, step, 1, source_height)
@@ -147,15 +153,21 @@ def _summed_product(
             at = ((image * source_height + from_y) * source_width + from_x)[:, None] * CHANNELS
             known = (inside & here_y & here_x)[:, None]
         else:
-            from_y, here_y = _source(y[:, None], (tap // taps_wide)[None, :], multiply, add, step, 1, source_height)
-            from_x, here_x = _source(x[:, None], (tap % taps_wide)[None, :], multiply, add, step, 1, source_width)
+            from_y, here_y = _source(
+                y[:, None], (tap // taps_wide)[None, :], multiply, add, step, 1, source_height
+            )
+            from_x, here_x = _source(
+                x[:, None], (tap % taps_wide)[None, :], multiply, add, step, 1, source_width
+            )
             at = ((image[:, None] * source_height + from_y) * source_width + from_x) * CHANNELS
             known = inside[:, None] & here_y & here_x
         values = tl.load(images + at + channel[None, :], mask=known & (both < columns)[None, :], other=0.0)
         total = tl.dot(tl.trans(pulls), values, total, input_precision=PRECISION)
     result += (part * clients + client) * OUT * columns
     tl.store(
-        result + out[:, None] * columns + both[None, :], total, mask=(out < OUT)[:, None] & (both < columns)[None, :]
+        result + out[:, None] * columns + both[None, :],
+        total,
+        mask=(out < OUT)[:, None] & (both < columns)[None, :],
     )
 
 
@@ -173,10 +185,20 @@ class Convolution:
 
 
 def stacked_convolution(
-    images: torch.Tensor, kernels: torch.Tensor, bias: torch.Tensor | None, geometry: Convolution
+    images: torch.Tensor,
+    kernels: torch.Tensor,
+    bias: torch.Tensor | None,
+    stride: int = 1,
+    padding: int = 0,
+    dilation: int = 1,
+    half: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """Client i's images [client, batch, in, height, width] with kernels[i] [out, in, height, width] and bias[i]."""
-    outputs: torch.Tensor = _StackedConvolution.apply(images, kernels, bias, geometry)  # type: ignore[no-untyped-call]
+    """Client i's images [client, batch, in, height, width] with kernels[i] [out, in, height, width] and bias[i].
+
+    Products and outputs are in `half` precision where it is given.
+    """
+    geometry = Convolution(stride, padding, dilation)
+    outputs: torch.Tensor = _StackedConvolution.apply(images, kernels, bias, geometry, half)  # type: ignore[no-untyped-call]
     return outputs
 
 
@@ -188,20 +210,22 @@ class _StackedConvolution(torch.autograd.Function):
         kernels: torch.Tensor,
         bias: torch.Tensor | None,
         geometry: Convolution,
+        half: torch.dtype | None,
     ) -> torch.Tensor:
-        half = images.dtype
-        if images.device.type == "cuda" and torch.is_autocast_enabled("cuda"):
-            half = torch.get_autocast_dtype("cuda")
-        inner_images, inner_kernels = _innermost(images.to(half)), _innermost(kernels.to(half))
+        dtype = half or images.dtype
+        inner_images, inner_kernels = _innermost(images.to(dtype)), _innermost(kernels.to(dtype))
         ctx.save_for_backward(inner_images, inner_kernels)
-        ctx.geometry, ctx.kinds = geometry, (images.dtype, kernels.dtype, None if bias is None else bias.dtype)
+        ctx.geometry, ctx.kinds = (
+            geometry,
+            (images.dtype, kernels.dtype, None if bias is None else bias.dtype),
+        )
         return _outermost(_outputs(inner_images, inner_kernels, bias, geometry))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         images, kernels = ctx.saved_tensors
-        wants_images, wants_kernels, wants_bias, _ = ctx.needs_input_grad
+        wants_images, wants_kernels, wants_bias, *_ = ctx.needs_input_grad
         of_images, of_kernels, of_bias = ctx.kinds
         gradient = _innermost(gradient.to(images.dtype))
         return (
@@ -212,6 +236,7 @@ class _StackedConvolution(torch.autograd.Function):
             if wants_kernels
             else None,
             gradient.sum(dim=(1, 2, 3), dtype=torch.float32).to(of_bias) if wants_bias else None,
+            None,
             None,
         )
 
@@ -298,7 +323,9 @@ def _kernel_gradient(
     _, _, height, width, _ = gradient.shape
     entries = taps_high * taps_wide * channels
     rows = _tile(out, 128)
-    columns = _tile(channels, 128) if channels % 16 == 0 and channels & (channels - 1) == 0 else _tile(entries, 64)
+    columns = (
+        _tile(channels, 128) if channels % 16 == 0 and channels & (channels - 1) == 0 else _tile(entries, 64)
+    )
     tiles = triton.cdiv(out, rows) * triton.cdiv(entries, columns) * clients
     inner = 64 if images.dtype != torch.float32 else 32
     all_rows = batch * height * width

@@ -33,7 +33,9 @@ def _moments(
     for first in range(part * rows_each, last, ROWS):
         row = first + tl.arange(0, ROWS)
         known = (row < last)[:, None] & (channel < CHANNELS)[None, :]
-        block = tl.load(values + row[:, None] * CHANNELS + channel[None, :], mask=known, other=0.0).to(tl.float32)
+        block = tl.load(values + row[:, None] * CHANNELS + channel[None, :], mask=known, other=0.0).to(
+            tl.float32
+        )
         number = tl.minimum(last - first, ROWS).to(tl.float32)
         centre = tl.sum(block, axis=0) / number
         apart = tl.where(known, block - centre[None, :], 0.0)
@@ -49,7 +51,9 @@ def _moments(
 
 
 @triton.jit
-def _combined(counts, means, squares, client, channel, rows, eps, CHANNELS: tl.constexpr, PARTS: tl.constexpr):
+def _combined(
+    counts, means, squares, client, channel, rows, eps, CHANNELS: tl.constexpr, PARTS: tl.constexpr
+):
     """Mean and inverse deviation of the channels from their parts."""
     at = (client * PARTS + tl.arange(0, PARTS))[:, None] * CHANNELS + channel[None, :]
     known = (channel < CHANNELS)[None, :]
@@ -83,9 +87,7 @@ def _normalise(
 
 
 @triton.jit
-def _pulled(
-    values, gradient, at, known, mean, inverse, weight, bias, RELU: tl.constexpr
-):
+def _pulled(values, gradient, at, known, mean, inverse, weight, bias, RELU: tl.constexpr):
     """The gradient of the normalised, scaled values, and the values normalised."""
     normal = (tl.load(values + at, mask=known, other=0.0).to(tl.float32) - mean[None, :]) * inverse[None, :]
     pull = tl.load(gradient + at, mask=known, other=0.0).to(tl.float32)

@@ -6,12 +6,20 @@ from collections.abc import Callable
 
 import torch
 
-from histfl.engines.blocks import Batches, Block, Samples, stacked_constants, stacked_start
+from histfl.engines.blocks import (
+    Batches,
+    Block,
+    Samples,
+    channels_innermost,
+    stacked_constants,
+    stacked_start,
+)
+from histfl.engines.gpu_images import GpuImages, triton_installed
 from histfl.engines.image_kernels import kernels_installed
 from histfl.engines.losses import stacked_loss
 from histfl.engines.room import with_room
 from histfl.engines.stacked_chain import ChainSteps, chain_of, rooms, tensors_of
-from histfl.engines.stacked_graph import StackedGraph, shared_tensors
+from histfl.engines.stacked_graph import CpuImages, Images, StackedGraph, shared_tensors
 from histfl.engines.stacked_linear import InPlaceSGD, LinearCall
 from histfl.engines.updates import StackedSGD
 from histfl.partition import State
@@ -29,8 +37,7 @@ class StackedTrainer:
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        on_cpu = task.data.inputs.device.type == "cpu"
-        self.graph = StackedGraph(task.model, images=on_cpu and kernels_installed())
+        self.graph = StackedGraph(task.model, images=_images(task))
         self.losses = stacked_loss(task.loss)
         self.samples = Samples(task)
         self.in_place = in_place_sgd(task.local)
@@ -96,7 +103,16 @@ class StackedTrainer:
 
     def placed(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor where products with it are fast."""
-        return with_room(tensor, self.rooms[name]) if name in self.rooms else tensor
+        if name in self.rooms:
+            return with_room(tensor, self.rooms[name])
+        return channels_innermost(tensor) if tensor.device.type == "cuda" else tensor
+
+
+def _images(task: Task) -> Images | None:
+    """How layers over images are stacked on the task's device, where the compiler for that is installed."""
+    if task.data.inputs.device.type == "cpu":
+        return CpuImages() if kernels_installed() else None
+    return GpuImages(task.local.precision) if triton_installed() else None
 
 
 def in_place_sgd(local: LocalTraining) -> InPlaceSGD | None:

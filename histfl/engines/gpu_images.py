@@ -1,0 +1,75 @@
+"""Layers over images as one launch for all clients on a GPU, where Triton is installed (torch brings it)."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import torch
+import torch.nn.functional as F
+from torch import fx, nn
+
+from histfl.engines.stacked_graph import Rewritten
+from histfl.training.precision import Precision
+
+
+def triton_installed() -> bool:
+    return find_spec("triton") is not None
+
+
+class GpuImages:
+    """The stacked form of an image layer in that precision, and what may be done in one launch with it."""
+
+    def __init__(self, precision: Precision) -> None:
+        self.half = torch.bfloat16 if precision == "bf16" else None
+
+    def __call__(self, layer: nn.Module) -> Rewritten | None:
+        from histfl.engines.gpu_convolution import stacked_convolution
+        from histfl.engines.gpu_normalisation import stacked_normalisation
+
+        if type(layer) is nn.Conv2d and (geometry := _geometry(layer)) is not None:
+            return stacked_convolution, (*geometry, self.half)
+        if type(layer) is nn.BatchNorm2d and layer.affine and not layer.track_running_stats:
+            return stacked_normalisation, (layer.eps,)
+        if type(layer) is nn.MaxPool2d and not layer.return_indices:
+            pool = layer.kernel_size, layer.stride, layer.padding, layer.dilation, layer.ceil_mode
+            return _max_pool, pool
+        if type(layer) is nn.AdaptiveAvgPool2d:
+            return _average_pool, (layer.output_size,)
+        return None
+
+    def finish(self, graph: fx.Graph, module: nn.Module) -> None:
+        """A ReLU after a normalisation that nothing else reads becomes a part of it."""
+        from histfl.engines.gpu_normalisation import stacked_normalisation
+
+        for node in list(graph.nodes):
+            if node.target is not stacked_normalisation or len(node.users) != 1:
+                continue
+            (user,) = node.users
+            if _is_relu(user, module):
+                node.kwargs = {"relu": True}
+                user.replace_all_uses_with(node)
+                graph.erase_node(user)
+
+
+def _geometry(layer: nn.Conv2d) -> tuple[int, int, int] | None:
+    """Stride, padding and dilation where they are the same along both axes and the kernels know them."""
+    if layer.groups != 1 or layer.padding_mode != "zeros" or isinstance(layer.padding, str):
+        return None
+    both = layer.stride, layer.padding, layer.dilation
+    if any(len(set(pair)) != 1 for pair in both) or (layer.stride[0] > 1 and layer.dilation[0] > 1):
+        return None
+    return layer.stride[0], int(layer.padding[0]), layer.dilation[0]
+
+
+def _is_relu(node: fx.Node, module: nn.Module) -> bool:
+    if node.op == "call_module":
+        return type(module.get_submodule(str(node.target))) is nn.ReLU
+    return node.target in (torch.relu, F.relu) or (node.op, node.target) == ("call_method", "relu")
+
+
+def _max_pool(images: torch.Tensor, *pool: object) -> torch.Tensor:
+    return F.max_pool2d(images.flatten(0, 1), *pool).unflatten(0, images.shape[:2])  # type: ignore[arg-type]
+
+
+def _average_pool(images: torch.Tensor, size: int | tuple[int, int]) -> torch.Tensor:
+    return F.adaptive_avg_pool2d(images.flatten(0, 1), size).unflatten(0, images.shape[:2])
