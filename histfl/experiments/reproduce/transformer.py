@@ -80,7 +80,7 @@ def table3(scale: Scale) -> Artefact:
     settings: tuple[Setting, ...] = (("shards", 4), ("cell-iid", 4), ("shards", 2), ("cell-iid", 2))
     edge_rounds, seeds = EDGE_ROUNDS, scale.seeds
     if scale.quick:
-        base, rounds, settings = LORA | QUICK, {"hist": 6, "hfedavg": 5}, (("cell-iid", 2),)
+        base, rounds, settings = LORA | QUICK, {"hist": 8, "hfedavg": 5}, (("cell-iid", 2),)
         edge_rounds = QUICK["training.edge_rounds"]
         smaller = (
             f"{QUICK_BASE} in place of {BASE}, 24 tokens a post without headers, footers and quotes, 400 test "
