@@ -29,8 +29,7 @@ class StackedTrainer:
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        on_cpu = task.data.inputs.device.type == "cpu"
-        self.graph = StackedGraph(task.model, images=on_cpu and kernels_installed())
+        self.graph = StackedGraph(task.model, images=_kernels_fit(task))
         self.losses = stacked_loss(task.loss)
         self.samples = Samples(task)
         self.in_place = in_place_sgd(task.local)
@@ -97,6 +96,13 @@ class StackedTrainer:
     def placed(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor where products with it are fast."""
         return with_room(tensor, self.rooms[name]) if name in self.rooms else tensor
+
+
+def _kernels_fit(task: Task) -> bool:
+    """Whether the compiled kernels are there and know the model's numbers."""
+    kinds = {task.data.inputs.dtype, *(parameter.dtype for parameter in task.model.parameters())}
+    on_cpu = task.data.inputs.device.type == "cpu"
+    return on_cpu and len(kinds) == 1 and kinds <= {torch.float32, torch.float64} and kernels_installed()
 
 
 def in_place_sgd(local: LocalTraining) -> InPlaceSGD | None:
