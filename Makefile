@@ -20,7 +20,7 @@ setup: $(VENV)/.installed
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,docs,mlflow,lora]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,docs,fast,mlflow,lora]'
 	touch $@
 
 quickstart: setup

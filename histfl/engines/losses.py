@@ -33,11 +33,11 @@ def stacked_loss(loss: Loss) -> StackedLoss:
 
 @torch.no_grad()
 def _of_classes(outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cross-entropies: mean of -log p(target) over the batch, with the gradient (p - 1[target]) / batch, p the softmax of
-    outputs [client, batch, class]: both from one softmax, and without autograd's way through it."""
+    """Cross-entropies of outputs [client, batch, class]: the mean of -log p(target) over the batch, p being
+    the softmax of the outputs, and its gradient (p - 1[target]) / batch, both from one softmax."""
     # Classes on the axis before the last: torch's softmax over few entries is several times faster so.
     log_p = torch.log_softmax(outputs.transpose(1, 2), dim=1)
     right = targets.unsqueeze(1)
     log_p_right = log_p.gather(1, right)
-    pull = log_p.exp_().scatter_(1, right, log_p_right.exp() - 1.0).div_(targets.shape[1])
+    pull = log_p.exp_().scatter_(1, right, torch.expm1(log_p_right)).div_(targets.shape[1])
     return log_p_right.mean(dim=(1, 2)).neg_(), pull.transpose(1, 2)

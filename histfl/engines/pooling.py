@@ -1,8 +1,12 @@
-"""Max-pooling over many small images on a CPU."""
+"""Max-pooling over many small images on a CPU.
+
+torch pools one image row at a time, without vector instructions, unless the channels lie innermost in
+memory. It pools channels alike, so images may lie there in their place.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -18,12 +22,8 @@ def pool_across_images(model: nn.Module) -> None:
 
 
 class _MaxPool2d(nn.MaxPool2d):
-    """Max-pooling that runs its vector instructions along images and channels.
-
-    torch pools one image row at a time, without vector instructions, unless the channels lie innermost in
-    memory; it pools channels alike, so all channels of all images may lie there. Turning the images
-    over and back costs less than it saves: LeNet-5's first pooling, with its gradient, takes 0.4 of the time.
-    """
+    """Max-pooling that runs its vector instructions along images and channels: turning the images over and
+    back costs less than it saves (LeNet-5's first pooling, with its gradient, takes 0.4 of the time)."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         if input.dim() != 4:
@@ -57,3 +57,60 @@ class _Turn(torch.autograd.Function):
 def _turned(matrix: torch.Tensor) -> torch.Tensor:
     turned: torch.Tensor = _Turn.apply(matrix)  # type: ignore[no-untyped-call]
     return turned
+
+
+class Pool(NamedTuple):
+    """What a MaxPool2d layer does; pairs are (height, width)."""
+
+    size: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+    ceil_mode: bool
+
+
+def pool_of(layer: nn.MaxPool2d) -> Pool | None:
+    """What the layer does, or None where it returns places too."""
+    size, stride, padding, dilation = (
+        (both, both) if isinstance(both, int) else (both[0], both[1])
+        for both in (layer.kernel_size, layer.stride, layer.padding, layer.dilation)
+    )
+    return None if layer.return_indices else Pool(size, stride, padding, dilation, layer.ceil_mode)
+
+
+def stacked_max_pool2d(inputs: torch.Tensor, *pool: Any) -> torch.Tensor:
+    """Max-pooling of [client, image, channel, height, width] with the images innermost, as autograd follows."""
+    return _apart(F.max_pool2d(_together(inputs), *pool), len(inputs))
+
+
+class StackedMaxPool2d:
+    """Max-pooling of [client, image, channel, height, width], and its gradient without autograd."""
+
+    trained = False
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+
+    def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.inputs = _together(inputs)
+        outputs, self.places = F.max_pool2d(self.inputs, *self.pool, return_indices=True)
+        return _apart(outputs, len(inputs))
+
+    def for_inputs(self, gradient: torch.Tensor) -> torch.Tensor:
+        """The gradient of the last inputs from that of the outputs."""
+        pulled = torch.ops.aten.max_pool2d_with_indices_backward(
+            _together(gradient), self.inputs, *self.pool, self.places
+        )
+        return _apart(pulled, len(gradient))
+
+
+def _together(values: torch.Tensor) -> torch.Tensor:
+    """[client, image, channel, height, width] as [client * channel, image, height, width], where torch takes
+    the images for channels that lie innermost."""
+    return values.permute(0, 2, 3, 4, 1).flatten(end_dim=1).permute(0, 3, 1, 2)
+
+
+def _apart(values: torch.Tensor, clients: int) -> torch.Tensor:
+    """The way back."""
+    apart: torch.Tensor = values.permute(0, 2, 3, 1).unflatten(0, (clients, -1))
+    return apart.permute(0, 4, 1, 2, 3)

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from histfl.engines.blocks import Batches, Block, Samples, stacked_constants, stacked_start
+from histfl.engines.image_kernels import kernels_installed
 from histfl.engines.losses import stacked_loss
+from histfl.engines.room import with_room
+from histfl.engines.stacked_chain import ChainSteps, chain_of, rooms, tensors_of
 from histfl.engines.stacked_graph import StackedGraph, shared_tensors
-from histfl.engines.stacked_linear import InPlaceSGD, LinearCall, gains_from_room, with_room
+from histfl.engines.stacked_linear import InPlaceSGD, LinearCall
 from histfl.engines.updates import StackedSGD
 from histfl.partition import State
 from histfl.training import LocalTraining, Task
 
-CACHE_BYTES = 4 * 2**20  # the weights of a block: a core's share of the last cache, on most machines
-FEWEST, MOST = 4, 8  # clients a block on a CPU: fewer and Python is seen, more and nothing is gained
+CACHE_BYTES = 4 * 2**20  # a block's weights, or images: a core's share of the last cache, on most machines
+FEWEST, MOST = 5, 8  # clients a block on a CPU: fewer and Python is seen, more and nothing is gained
+MOST_OF_IMAGES = 5  # their activations need the cache more than their weights do
 
 
 class StackedTrainer:
@@ -23,14 +29,23 @@ class StackedTrainer:
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        self.graph = StackedGraph(task.model)
+        self.graph = StackedGraph(task.model, images=_kernels_fit(task))
         self.losses = stacked_loss(task.loss)
-        self.in_place = in_place_sgd(task.local)
         self.samples = Samples(task)
+        self.in_place = in_place_sgd(task.local)
+        trained = {name for name, value in task.model.named_parameters() if value.requires_grad}
+        chain = chain_of(self.graph.module)
+        simple = self.in_place is not None and chain is not None and trained <= tensors_of(chain)
+        self.chain = chain if simple else None
+        self.rooms = {} if self.chain is None else rooms(self.chain, trained)
 
     def clients_at_once(self, start: State) -> int | None:
         if self.task.data.inputs.device.type != "cpu":
             return None
+        if self.graph.of_images:
+            sample = self.task.data.inputs[0]
+            batch = self.task.local.batch_size * sample.numel() * sample.element_size()
+            return min(max(CACHE_BYTES // batch, 1), MOST_OF_IMAGES)
         size = sum(tensor.numel() * tensor.element_size() for tensor in start.values())
         return min(max(CACHE_BYTES // size, FEWEST), MOST)
 
@@ -43,31 +58,51 @@ class StackedTrainer:
         self, start: State, constants: State, batches: Batches, velocity: State | None = None
     ) -> tuple[State, torch.Tensor]:
         """A step on each batch from leaves `start` [client, ...], which it changes; final models and losses."""
-        local, clients = self.task.local, len(next(iter(start.values())))
+        clients = len(next(iter(start.values())))
         shared = shared_tensors(self.task.model, clients, start | constants)
         tensors = {**shared, **constants, **start}
-        stepped = [name for name in start if self.in_place is None or name not in self.graph.alone]
-        rest = [start[name] for name in stepped]
-        sgd = StackedSGD(rest, local, velocity if velocity is None else [velocity[name] for name in stepped])
+        if self.chain is None or self.in_place is None:
+            step = self._autograd_step(start, tensors, velocity)
+        else:
+            step = ChainSteps(self.chain, tensors, self.losses, self.in_place, self.rooms).step
         total = torch.zeros(clients, device=self.task.data.inputs.device)
         for inputs, targets in batches:
+            total = total + step(inputs, targets)
+        return {name: tensor.detach() for name, tensor in start.items()}, total
+
+    def _autograd_step(
+        self, start: State, tensors: State, velocity: State | None
+    ) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+        stepped = [name for name in start if self.in_place is None or name not in self.graph.alone]
+        rest = [start[name] for name in stepped]
+        before = velocity if velocity is None else [velocity[name] for name in stepped]
+        sgd = StackedSGD(rest, self.task.local, before)
+
+        def step(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
             calls: list[LinearCall] = []
             outputs = self.graph(inputs, tensors, None if self.in_place is None else calls)
             with torch.no_grad():
                 values, pull = self.losses(outputs.detach(), targets)
-                total = total + values
                 wanted = (*(call.outputs for call in calls), *rest)
                 gradients = torch.autograd.grad(outputs, wanted, pull, materialize_grads=True)
                 if self.in_place is not None:
                     for call, gradient in zip(calls, gradients, strict=False):
-                        call.step(gradient, self.in_place)
+                        call.layer.step(call.inputs, gradient, self.in_place)
                 sgd.step(gradients[len(calls) :])
-        return {name: tensor.detach() for name, tensor in start.items()}, total
+            return values
+
+        return step
 
     def placed(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor where products with it are fast."""
-        recorded = self.in_place is not None and name in self.graph.alone
-        return with_room(tensor) if recorded and gains_from_room(tensor) else tensor
+        return with_room(tensor, self.rooms[name]) if name in self.rooms else tensor
+
+
+def _kernels_fit(task: Task) -> bool:
+    """Whether the compiled kernels are there and know the model's numbers."""
+    kinds = {task.data.inputs.dtype, *(parameter.dtype for parameter in task.model.parameters())}
+    on_cpu = task.data.inputs.device.type == "cpu"
+    return on_cpu and len(kinds) == 1 and kinds <= {torch.float32, torch.float64} and kernels_installed()
 
 
 def in_place_sgd(local: LocalTraining) -> InPlaceSGD | None:

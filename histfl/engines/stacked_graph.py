@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
+from histfl.engines.pooling import pool_of, stacked_max_pool2d
+from histfl.engines.stacked_conv import geometry_of, stacked_conv2d
 from histfl.engines.stacked_linear import LinearCall, stacked_linear
 from histfl.partition import State
 
@@ -29,9 +31,10 @@ class StackedGraph:
 
     `alone` names the weights and biases of linear layers all of whose parameters the graph reads exactly
     once; where `calls` is given, what these layers did is added to it, and autograd sees them as constants.
+    With `images`, layers over images are taken too, if few channels make that worth while.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, *, images: bool = False) -> None:
         model = _out_of_place(model)
         names = {id(parameter): name for name, parameter in model.named_parameters()}
         try:
@@ -48,12 +51,13 @@ class StackedGraph:
             if all(reads[id(parameter)] == 1 for parameter in m.parameters())
             for parameter in m.parameters()
         )
-        self._run = fx.GraphModule(model, _Rewriter(model, names, self.alone).rewrite(source))
+        self.of_images = images and any(type(m) is nn.Conv2d for m in called)
+        self.module = fx.GraphModule(model, _Rewriter(model, names, self.alone, images).rewrite(source))
 
     def __call__(
         self, inputs: torch.Tensor, tensors: Mapping[str, torch.Tensor], calls: list[LinearCall] | None = None
     ) -> torch.Tensor:
-        outputs: torch.Tensor = self._run(inputs, tensors, calls)
+        outputs: torch.Tensor = self.module(inputs, tensors, calls)
         return outputs
 
 
@@ -78,8 +82,10 @@ def _out_of_place(model: nn.Module) -> nn.Module:
 class _Rewriter:
     """Copies a graph node by node into its stacked form."""
 
-    def __init__(self, model: nn.Module, names: Mapping[int, str], alone: frozenset[str]) -> None:
-        self.model, self.names, self.alone = model, names, alone
+    def __init__(
+        self, model: nn.Module, names: Mapping[int, str], alone: frozenset[str], images: bool
+    ) -> None:
+        self.model, self.names, self.alone, self.images = model, names, alone, images
         self.graph = fx.Graph()
         self.values: dict[fx.Node, fx.Node] = {}
 
@@ -118,6 +124,10 @@ class _Rewriter:
             return self.graph.call_function(_layer_norm, (inputs, *self._affine(module), axes, module.eps))
         if type(module) is nn.BatchNorm1d and not module.track_running_stats:
             return self.graph.call_function(_batch_norm, (inputs, *self._affine(module), module.eps))
+        if self.images and type(module) is nn.Conv2d and (geometry := geometry_of(module)) is not None:
+            return self.graph.call_function(stacked_conv2d, (inputs, *self._affine(module), *geometry))
+        if self.images and type(module) is nn.MaxPool2d and (pool := pool_of(module)) is not None:
+            return self.graph.call_function(stacked_max_pool2d, (inputs, *pool))
         raise Unstackable(f"{node.target} is a {type(module).__name__}")
 
     def _affine(self, module: nn.Module) -> tuple[fx.Node | None, fx.Node | None]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 
 
 @dataclass(frozen=True)
@@ -16,29 +15,53 @@ class InPlaceSGD:
     keep: float
 
 
-@dataclass(frozen=True)
-class LinearCall:
-    """What a layer saw and gave: inputs [client, batch, in], outputs [client, batch, out or more].
+class StackedLinear:
+    """The linear layers of many clients: weight [client, out, in] and bias [client, out], of which a step
+    changes those that require a gradient. Autograd sees both as constants."""
 
-    Only the gradient of `outputs` is asked of autograd. That of the weights is a product of the two, which
-    `step` adds to the weights while both are in cache.
-    """
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self.weight, self.bias = weight.detach(), None if bias is None else bias.detach()
+        self.trains_weight = weight.requires_grad
+        self.trains_bias = bias is not None and bias.requires_grad
+        self.trained = self.trains_weight or self.trains_bias
+        self.transposed = self.weight.transpose(1, 2)
+        self.row = None if self.bias is None else self.bias.unsqueeze(1)
+        self.narrow = weight.shape[1] < 16 and weight.device.type == "cpu"
 
-    inputs: torch.Tensor
-    weight: torch.Tensor
-    bias: torch.Tensor | None
-    outputs: torch.Tensor
+    def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Inputs [client, batch, ..., in] to outputs [client, batch, ..., out]."""
+        if self.narrow and self.row is not None and inputs.dim() == 3:
+            # Few outputs, as of a last layer: vector instructions run along the batch, which is longer, and
+            # the loss wants the outputs in that order too.
+            turned = inputs.transpose(1, 2)
+            return torch.baddbmm(self.row.transpose(1, 2), self.weight, turned).transpose(1, 2)
+        return _affine(inputs, self.transposed, self.row)
 
-    def step(self, gradient: torch.Tensor, sgd: InPlaceSGD) -> None:
-        """One SGD step of weight and bias, from the gradient of `outputs`; call it where autograd is off."""
-        if self.weight.requires_grad:
-            weight = _whole(self.weight)  # torch adds a batched product to contiguous memory alone
-            weight.baddbmm_(gradient.transpose(1, 2), self.inputs, beta=sgd.keep, alpha=-sgd.learning_rate)
-        if self.bias is not None and self.bias.requires_grad:
-            change = gradient.sum(dim=1)[:, : self.bias.shape[1]]
+    def for_inputs(self, gradient: torch.Tensor) -> torch.Tensor:
+        """The gradient of the inputs from that of the outputs."""
+        flat = torch.bmm(_flat(gradient), self.weight)
+        return flat if gradient.dim() == 3 else flat.unflatten(1, gradient.shape[1:-1])
+
+    def step(self, inputs: torch.Tensor, gradient: torch.Tensor, sgd: InPlaceSGD) -> None:
+        """One SGD step from inputs and the gradient of the outputs. The product of the two, which would be
+        the weights' gradient, is added to the weights while they are in cache, and never stored."""
+        inputs, gradient = _flat(inputs), _flat(gradient)
+        if self.trains_bias and self.bias is not None:
             if sgd.keep != 1.0:
                 self.bias.mul_(sgd.keep)
-            self.bias.sub_(change, alpha=sgd.learning_rate)
+            self.bias.sub_(gradient.sum(dim=1), alpha=sgd.learning_rate)
+        if self.trains_weight:
+            self.weight.baddbmm_(gradient.transpose(1, 2), inputs, beta=sgd.keep, alpha=-sgd.learning_rate)
+
+
+@dataclass(frozen=True)
+class LinearCall:
+    """What a layer saw and gave. Only the gradient of `outputs` is asked of autograd; the layer steps itself
+    from that."""
+
+    layer: StackedLinear
+    inputs: torch.Tensor
+    outputs: torch.Tensor
 
 
 def stacked_linear(
@@ -48,56 +71,24 @@ def stacked_linear(
 
     With `calls`, autograd sees weight and bias as constants, and the call is added to the list.
     """
-    between = inputs.shape[1:-1]
-    if len(between) != 1:
-        inputs = inputs.reshape(len(inputs), between.numel(), inputs.shape[-1])
-    trained = weight.requires_grad or (bias is not None and bias.requires_grad)
-    if calls is None or not trained:
-        outputs = _affine(inputs, weight, bias)
-    else:
-        own = None if bias is None else _whole(bias.detach())
-        outputs = _affine(inputs, _whole(weight.detach()), own)
+    if calls is None:
+        return _affine(inputs, weight.transpose(1, 2), None if bias is None else bias.unsqueeze(1))
+    layer = StackedLinear(weight, bias)
+    outputs = layer(inputs)
+    if layer.trained:
         if not outputs.requires_grad:
             outputs.requires_grad_()
-        calls.append(LinearCall(inputs, weight, bias, outputs))
-        if outputs.shape[2] != weight.shape[1]:
-            outputs = outputs[:, :, : weight.shape[1]]
-    return outputs if len(between) == 1 else outputs.unflatten(1, between)
+        calls.append(LinearCall(layer, inputs, outputs))
+    return outputs
 
 
 def _affine(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    transposed = weight.transpose(1, 2)
-    if bias is None:
-        return torch.bmm(inputs, transposed)
-    beyond = transposed.shape[2] - bias.shape[1]  # one of the two may be frozen, and have no room
-    row = bias if beyond == 0 else F.pad(bias, (0, beyond))
-    return torch.baddbmm(row.unsqueeze(1), inputs, transposed)
+    """Inputs [client, batch, ..., in] times weight [client, in, out], plus bias [client, 1, out]."""
+    flat = _flat(inputs)
+    outputs = torch.bmm(flat, weight) if bias is None else torch.baddbmm(bias, flat, weight)
+    return outputs if inputs.dim() == 3 else outputs.unflatten(1, inputs.shape[1:-1])
 
 
-ROWS = 8
-
-
-def gains_from_room(tensor: torch.Tensor) -> bool:
-    """Whether products with `tensor` [client, out, ...] are faster with a few rows of zeros. On a CPU an odd
-    number leaves every second row of the outputs unaligned (75 rows take 10 % longer than 80, 90 and 300 do
-    not); a GPU has its fastest kernels for multiples of 8 alone (75 rows take up to 50 % longer than 80)."""
-    out = tensor.shape[1]
-    return out > 2 * ROWS and out % (2 if tensor.device.type == "cpu" else ROWS) != 0
-
-
-def with_room(tensor: torch.Tensor) -> torch.Tensor:
-    """`tensor` [client, out, ...] as a view of a copy in whose memory `out` is a multiple of `ROWS`.
-
-    Only recorded calls of `stacked_linear` use the rows beyond; they hold zeros and stay so.
-    """
-    out = tensor.shape[1]
-    view = tensor.new_zeros(len(tensor), -(-out // ROWS) * ROWS, *tensor.shape[2:])[:, :out]
-    return view.copy_(tensor)
-
-
-def _whole(view: torch.Tensor) -> torch.Tensor:
-    """A tensor made `with_room`, with the rows beyond; any other tensor as it is."""
-    entries = view.shape[2:].numel()
-    if view.stride(0) <= view.shape[1] * entries:
-        return view
-    return view.as_strided((len(view), view.stride(0) // entries, *view.shape[2:]), view.stride())
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    """[client, batch, ..., width] as [client, batch * ..., width]."""
+    return tensor if tensor.dim() == 3 else tensor.reshape(len(tensor), -1, tensor.shape[-1])

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from histfl.data import DATASETS, locate
+from histfl.engines.image_kernels import kernels_installed
 from histfl.errors import DataError
 from histfl.experiments.records import versions
 
@@ -17,6 +18,8 @@ def examine() -> dict[str, Any]:
     findings: dict[str, Any] = dict(versions())
     findings["cpu cores"] = os.cpu_count()
     findings["cuda"] = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+    missing = "not here; get them with: pip install 'histfl[fast]'"
+    findings["compiled convolutions"] = "numba" if kernels_installed() else missing
     for name in DATASETS:
         try:
             findings[f"data: {name}"] = str(locate(name))

@@ -50,6 +50,23 @@ class ConvResidual(nn.Module):
         return self.leave(stream.view(len(stream), -1))
 
 
+class ImageResidual(nn.Module):
+    """A user's own with few channels: convolutions in groups and with a stride, a residual sum, pooling."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(1, 6, 3, padding=1)
+        self.inner, self.back = nn.Conv2d(6, 7, 3, padding=1), nn.Conv2d(7, 6, 1, bias=False)
+        self.pool = nn.MaxPool2d(3, stride=2, padding=1)
+        self.reduce = nn.Conv2d(6, 5, 2, stride=2, padding=1)
+        self.leave = nn.Linear(5 * 2 * 2, 3)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        stream = torch.relu(self.stem(images))
+        stream = self.pool(stream + self.back(torch.relu(self.inner(stream))))
+        return self.leave(torch.flatten(torch.tanh(self.reduce(stream)), 1))
+
+
 class Tied(nn.Module):
     """One linear layer used twice, so its gradient is a sum."""
 
@@ -109,6 +126,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "resnet18": (lambda: build_model("resnet18", {"width": 4}, (3, 8, 8), 3, seed=1), (3, 8, 8)),
     "dense residual": (DenseResidual, (3, 4)),
     "convolutional residual": (ConvResidual, (1, 6, 6)),
+    "image residual": (ImageResidual, (1, 6, 6)),
     "tied": (Tied, (12,)),
     "tied weights": (TiedWeights, (12,)),
     "in place": (InPlace, (12,)),

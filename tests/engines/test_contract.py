@@ -61,7 +61,9 @@ def test_models(model: str, dtype: torch.dtype, engine: Engine) -> None:
     assert_agree(make_experiment(model, dtype=dtype), engine, TOLERANCES[dtype])
 
 
-@pytest.mark.parametrize("model", ["mlp", "dense residual", "tied", "convolutional residual"])
+@pytest.mark.parametrize(
+    "model", ["mlp", "dense residual", "tied", "convolutional residual", "image residual"]
+)
 @pytest.mark.parametrize(
     "training",
     [

@@ -1,0 +1,34 @@
+"""Tensors of many clients with a few zeros beyond, so that products take whole vectors."""
+
+from __future__ import annotations
+
+import torch
+
+Axes = tuple[int, ...]
+
+
+def with_room(tensor: torch.Tensor, axes: Axes) -> torch.Tensor:
+    """`tensor` as a view of a copy in whose memory those axes are longer, with zeros beyond."""
+    sizes = _roomy(tensor, axes)
+    if sizes == tensor.shape:
+        return tensor
+    return tensor.new_zeros(sizes)[tuple(map(slice, tensor.shape))].copy_(tensor)
+
+
+def whole(view: torch.Tensor, axes: Axes) -> torch.Tensor:
+    """A tensor made `with_room`, with what lies beyond."""
+    sizes = _roomy(view, axes)
+    return view if sizes == view.shape else view.as_strided(sizes, view.stride())
+
+
+def _roomy(tensor: torch.Tensor, axes: Axes) -> tuple[int, ...]:
+    """The tensor's shape with those axes rounded up to what products are fastest with: on a CPU multiples of
+    16, where they are near (75 units take a fifth longer than 80, but 65 take less); on a GPU multiples of
+    8 (75 units take up to half longer than 80)."""
+    on_cpu = tensor.device.type == "cpu"
+    sizes = list(tensor.shape)
+    for axis in axes:
+        more = -sizes[axis] % (16 if on_cpu else 8)
+        if (12 * more if on_cpu else 16) <= sizes[axis]:
+            sizes[axis] += more
+    return tuple(sizes)

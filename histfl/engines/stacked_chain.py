@@ -1,0 +1,218 @@
+"""Chains of layers and functions: SGD steps of many clients without autograd.
+
+The gradient goes back link by link, and every trained layer is stepped as it passes. What autograd does
+beside the products is a tenth of a small model's step.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol, cast
+
+import torch
+import torch.nn.functional as F
+from torch import fx, nn
+
+from histfl.engines.losses import StackedLoss
+from histfl.engines.pooling import Pool, StackedMaxPool2d, stacked_max_pool2d
+from histfl.engines.room import Axes, whole
+from histfl.engines.stacked_conv import Geometry, StackedConv2d, stacked_conv2d
+from histfl.engines.stacked_linear import InPlaceSGD, StackedLinear, stacked_linear
+
+
+class Link(Protocol):
+    """A part of a chain."""
+
+    trained: bool
+
+    def __call__(self, inputs: torch.Tensor) -> torch.Tensor: ...
+
+    def for_inputs(self, gradient: torch.Tensor) -> torch.Tensor:
+        """The gradient of the last inputs from that of their outputs."""
+        ...
+
+
+class TrainedLink(Link, Protocol):
+    def step(self, inputs: torch.Tensor, gradient: torch.Tensor, sgd: InPlaceSGD) -> None:
+        """One SGD step from the last inputs and the gradient of their outputs."""
+        ...
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to `make` a link from the tensors of those names."""
+
+    make: Callable[..., Link]
+    names: tuple[str | None, ...] = ()
+
+    def link(self, tensors: Mapping[str, torch.Tensor]) -> Link:
+        return self.make(*(None if name is None else tensors[name] for name in self.names))
+
+
+Chain = tuple[Plan, ...]
+
+
+def chain_of(module: fx.GraphModule) -> Chain | None:
+    """What a stacked graph does to its inputs, in order, or None where it is more than a chain."""
+    plans: list[Plan] = []
+    read: list[str] = []
+    value, *others = (node for node in module.graph.nodes if node.op == "placeholder")
+    for node in module.graph.nodes:
+        if node.op == "placeholder" or _name(node) is not None:
+            continue
+        if node.op == "output":
+            once = len(set(read)) == len(read)
+            return tuple(plans) if once and node.args == (value,) else None
+        if {other for other in node.all_input_nodes if _name(other) is None} - set(others) != {value}:
+            return None
+        if node.target in (stacked_linear, stacked_conv2d):
+            names = tuple(None if tensor is None else _name(tensor) for tensor in node.args[1:3])
+            read += filter(None, names)
+            make = StackedLinear if node.target is stacked_linear else _convolution(Geometry(*node.args[3:]))
+            plans.append(Plan(make, names))
+        elif node.target is stacked_max_pool2d:
+            pool = Plan(partial(StackedMaxPool2d, Pool(*node.args[1:])))
+            # The largest entry first and ReLU then is the same, with the same gradient, and less to do.
+            last = len(plans) - 1 if plans and plans[-1].make is _Relu else len(plans)
+            plans.insert(last, pool)
+        elif node.all_input_nodes == [value]:
+            plans.append(Plan(_KNOWN.get(node.target) or _other(module, node, value)))
+        else:  # a function of tensors too
+            return None
+        value = node
+    return None
+
+
+def tensors_of(chain: Chain) -> frozenset[str]:
+    """The names of all tensors that a chain reads."""
+    return frozenset(name for plan in chain for name in plan.names if name is not None)
+
+
+def _name(node: Any) -> str | None:
+    """The tensor that a node reads by its name, if that is all it does."""
+    return node.args[1] if node.target is operator.getitem and isinstance(node.args[1], str) else None
+
+
+def _convolution(geometry: Geometry) -> Callable[..., Link]:
+    return partial(StackedConv2d, geometry=geometry)
+
+
+class _Relu:
+    trained = False
+
+    def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.outputs = torch.relu(inputs)
+        return self.outputs
+
+    def for_inputs(self, gradient: torch.Tensor) -> torch.Tensor:
+        pulled: torch.Tensor = torch.ops.aten.threshold_backward(gradient, self.outputs, 0)
+        return pulled
+
+
+class _Flatten:
+    trained = False
+
+    def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.shape = inputs.shape
+        return torch.flatten(inputs, 2)
+
+    def for_inputs(self, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient.reshape(self.shape)
+
+
+class _Other:
+    """Any function without parameters; autograd follows it alone."""
+
+    trained = False
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        self.function = function
+
+    def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
+        with torch.enable_grad():
+            self.inputs = inputs.detach().requires_grad_()
+            self.outputs = self.function(self.inputs)
+        return self.outputs.detach()
+
+    def for_inputs(self, gradient: torch.Tensor) -> torch.Tensor:
+        return torch.autograd.grad(self.outputs, self.inputs, gradient)[0]
+
+
+# Functions of one value, whose gradients need no autograd. The graphs flatten everything but two axes.
+_KNOWN: dict[Any, Callable[..., Link]] = {
+    torch.relu: _Relu,
+    F.relu: _Relu,
+    "relu": _Relu,
+    torch.flatten: _Flatten,
+}
+
+
+def _other(module: fx.GraphModule, node: fx.Node, value: fx.Node) -> Callable[..., Link]:
+    if node.op == "call_module":
+        layer = module.get_submodule(str(node.target))
+        return _Relu if type(layer) is nn.ReLU else partial(_Other, layer)
+    target = getattr(torch.Tensor, node.target) if isinstance(node.target, str) else node.target
+
+    def function(inputs: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = target(*[inputs if arg is value else arg for arg in node.args], **node.kwargs)
+        return outputs
+
+    return partial(_Other, function)
+
+
+def rooms(chain: Chain, trained: Set[str]) -> dict[str, Axes]:
+    """The axes of tensors [client, out, in] that may have room for zeros, by the tensors' names.
+
+    Where two trained linear layers have at most ReLUs between them, the first may give a few more outputs,
+    which are zero, to the second: ReLU keeps them so, they add nothing, and their weights stay zero.
+    """
+    axes: dict[str, Axes] = {}
+    before: Plan | None = None
+    for plan in chain:
+        if plan.make is StackedLinear:
+            weight = plan.names[0]
+            names = [name for name in (*(before.names if before else ()), weight) if name is not None]
+            if before is not None and trained >= set(names):
+                for name in names:
+                    axes[name] = (*axes.get(name, ()), 2 if name == weight else 1)
+            before = plan
+        elif plan.make is not _Relu:
+            before = None
+    return axes
+
+
+class ChainSteps:
+    """SGD steps of a chain on the clients' `tensors` [client, ...], of which it changes those that require
+    a gradient; those named in `rooms` were made `with_room`."""
+
+    def __init__(
+        self,
+        chain: Chain,
+        tensors: Mapping[str, torch.Tensor],
+        losses: StackedLoss,
+        sgd: InPlaceSGD,
+        rooms: Mapping[str, Axes],
+    ) -> None:
+        self.losses, self.sgd = losses, sgd
+        given = {name: whole(tensor, rooms.get(name, ())) for name, tensor in tensors.items()}
+        self.links = [plan.link(given) for plan in chain]
+        self.first = [link.trained for link in self.links].index(True)
+
+    @torch.no_grad()
+    def step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """One step on inputs [client, batch, ...]; the clients' losses before it, [client]."""
+        values = [inputs]
+        for link in self.links:
+            values.append(link(values[-1]))
+        found, gradient = self.losses(values[-1], targets)
+        for place in range(len(self.links) - 1, self.first - 1, -1):
+            link = self.links[place]
+            # Before the step, which changes the weights that the gradient goes back through.
+            beyond = link.for_inputs(gradient) if place > self.first else gradient
+            if link.trained:
+                cast(TrainedLink, link).step(values[place], gradient, self.sgd)
+            gradient = beyond
+        return found
