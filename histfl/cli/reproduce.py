@@ -176,5 +176,9 @@ def page(
     from histfl.experiments.reproduce.artefacts import artefacts, scale_for
     from histfl.experiments.reproduce.pages import write_documentation
 
+    if not results.is_dir():
+        raise UsageError(
+            f"--results {results} is not a folder; histfl reproduce collect makes one of finished runs"
+        )
     scale = scale_for(seeds=seeds)
     typer.echo(str(write_documentation(artefacts(TITLES, scale), results, docs)))

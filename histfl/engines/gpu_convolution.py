@@ -277,7 +277,7 @@ def _outputs(
 def _image_gradient(
     gradient: torch.Tensor, kernels: torch.Tensor, shape: torch.Size, geometry: Convolution
 ) -> torch.Tensor:
-    _, out, taps_high, taps_wide, channels = kernels.shape
+    _, _, taps_high, taps_wide, channels = kernels.shape
     result = gradient.new_empty(shape)
     entries = taps_high * taps_wide * channels
     _launch_gathered(

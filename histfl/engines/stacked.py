@@ -25,8 +25,8 @@ from histfl.engines.updates import StackedSGD
 from histfl.partition import State
 from histfl.training import LocalTraining, Task
 
-CACHE_BYTES = 4 * 2**20  # a block's weights, or images: a core's share of the last cache, on most machines
-FEWEST, MOST = 5, 8  # clients a block on a CPU: fewer and Python is seen, more and nothing is gained
+CACHE_BYTES = 4 * 2**20  # a block's images: a core's share of the last cache, on most machines
+MOST = 8  # clients a block on a CPU: fewer and Python is seen, more and nothing is gained
 MOST_OF_IMAGES = 5  # their activations need the cache more than their weights do
 
 
@@ -54,8 +54,7 @@ class StackedTrainer:
             sample = self.task.data.inputs[0]
             batch = self.task.local.batch_size * sample.numel() * sample.element_size()
             return min(max(CACHE_BYTES // batch, 1), MOST_OF_IMAGES)
-        size = sum(tensor.numel() * tensor.element_size() for tensor in start.values())
-        return min(max(CACHE_BYTES // size, FEWEST), MOST)
+        return MOST
 
     def train(self, block: Block) -> tuple[State, torch.Tensor]:
         start = {name: self.placed(name, x).requires_grad_() for name, x in stacked_start(block).items()}
@@ -109,10 +108,13 @@ class StackedTrainer:
 
 
 def _images(task: Task) -> Images | None:
-    """How layers over images are stacked on the task's device, where the compiler for that is installed."""
+    """How layers over images are stacked on the task's device, where the compiler for that is installed and
+    knows the model's numbers."""
+    kinds = {task.data.inputs.dtype, *(parameter.dtype for parameter in task.model.parameters())}
     if task.data.inputs.device.type == "cpu":
-        return CpuImages() if kernels_installed() else None
-    return GpuImages(task.local.precision) if triton_installed() else None
+        known = len(kinds) == 1 and kinds <= {torch.float32, torch.float64}
+        return CpuImages() if known and kernels_installed() else None
+    return GpuImages(task.local.precision) if kinds == {torch.float32} and triton_installed() else None
 
 
 def in_place_sgd(local: LocalTraining) -> InPlaceSGD | None:

@@ -26,9 +26,15 @@ class StackedLinear:
         self.trained = self.trains_weight or self.trains_bias
         self.transposed = self.weight.transpose(1, 2)
         self.row = None if self.bias is None else self.bias.unsqueeze(1)
+        self.narrow = weight.shape[1] < 16 and weight.device.type == "cpu"
 
     def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
         """Inputs [client, batch, ..., in] to outputs [client, batch, ..., out]."""
+        if self.narrow and self.row is not None and inputs.dim() == 3:
+            # Few outputs, as of a last layer: vector instructions run along the batch, which is longer, and
+            # the loss wants the outputs in that order too.
+            turned = inputs.transpose(1, 2)
+            return torch.baddbmm(self.row.transpose(1, 2), self.weight, turned).transpose(1, 2)
         return _affine(inputs, self.transposed, self.row)
 
     def for_inputs(self, gradient: torch.Tensor) -> torch.Tensor:

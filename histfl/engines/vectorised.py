@@ -89,9 +89,10 @@ def _run_threads(bundles: Sequence[Sequence[CellJob]], trainer: Trainer) -> list
     with _one_torch_thread() as threads:
         if threads == 1:
             return _run_in_turn(bundles, trainer)
+        # One bundle more than threads: while one averages, the others still have blocks for all.
         with (
             ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as workers,
-            ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as cells,
+            ThreadPoolExecutor(threads + 1, initializer=torch.set_num_threads, initargs=(1,)) as cells,
         ):
             mapper = _side_by_side(trainer, workers, threads)
             try:

@@ -136,6 +136,7 @@ def _batch_of_two(task: Task) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _agrees(make: Callable[[Task], Way], task: Task) -> bool:
     """Whether one step of that way, from a recording where there is a GPU, is what the reference computes."""
+    make(task)  # the trial's precision may be another, and a way for that one alone
     trial = _trial(task)
     way, start, batch = make(trial), _two_clients(trial), _batch_of_two(trial)
     state = {name: way.placed(name, tensor.clone()) for name, tensor in start.items()}

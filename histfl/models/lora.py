@@ -26,6 +26,7 @@ Head = Literal["trained", "frozen"]
 Pooling = Literal["mean", "last"]
 BaseDtype = Literal["float32", "bfloat16"]
 DEFAULT_BASE = "gpt2"
+STATE_LENGTH = 4.0  # of what the head reads: one learning rate (about 0.1) then suits head and pairs
 
 
 def lora(
@@ -118,7 +119,7 @@ def rank_axes(model: nn.Module) -> Mapping[str, Sequence[tuple[str, int]]]:
 class LoraClassifier(nn.Module):
     """An adapted transformer and a linear head: token ids [sample, length] -> scores [sample, class].
 
-    The head reads a text's state less a mean, over a spread, at unit length: the states of all texts share a
+    The head reads a text's state less a mean, over a spread, at one length: the states of all texts share a
     large part, in decoders a few entries of it dwarf all others, and plain SGD would learn little else.
     Mean and spread are constants that `standardise` sets before training.
 
@@ -172,7 +173,7 @@ class LoraClassifier(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         state = (self._states(tokens) - self.mean) / self.spread
-        return self.head(nn.functional.normalize(state, dim=1))  # type: ignore[no-any-return]
+        return self.head(STATE_LENGTH * nn.functional.normalize(state, dim=1))  # type: ignore[no-any-return]
 
     def _states(self, tokens: torch.Tensor) -> torch.Tensor:
         """One state a text, [sample, width]."""

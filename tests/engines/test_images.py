@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from histfl.engines import VectorisedEngine
 from histfl.engines.losses import stacked_loss
 from histfl.engines.one_by_one import OneByOneTrainer
 from histfl.engines.pooling import StackedMaxPool2d, pool_of, stacked_max_pool2d
@@ -19,6 +20,7 @@ from histfl.engines.stacked_conv import FEW_CHANNELS, StackedConv2d, geometry_of
 from histfl.engines.stacked_graph import StackedGraph, Unstackable
 from histfl.engines.stacked_linear import InPlaceSGD
 from histfl.engines.ways import choose_trainer
+from histfl.training import hist
 
 pytest.importorskip("numba", reason="the extra fast is not installed")
 
@@ -174,3 +176,12 @@ def test_without_compiled_kernels_clients_train_one_by_one(monkeypatch: pytest.M
     assert trainer.chain is not None
     monkeypatch.setattr("histfl.engines.stacked.kernels_installed", lambda: False)
     assert type(choose_trainer(task)) is OneByOneTrainer
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_half_precision_is_left_to_torch(dtype: torch.dtype) -> None:
+    experiment = make_experiment("lenet5", dtype=dtype)
+    assert type(choose_trainer(experiment.hist.task)) is OneByOneTrainer
+    state = {name: value.detach().clone() for name, value in experiment.model.named_parameters()}
+    (outcome,) = hist(experiment.hist, state, VectorisedEngine(), first_round=0, rounds=1)
+    assert all(value.dtype == dtype for value in outcome.state.values())

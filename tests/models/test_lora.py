@@ -42,10 +42,10 @@ def test_scores_are_the_heads_of_standardised_states(kind: str, pooling: Any) ->
             for own, seen in zip(states, present, strict=True)
         ]
     )
-    torch.testing.assert_close(model(ids), model.head(read / read.norm(dim=1, keepdim=True)))
+    torch.testing.assert_close(model(ids), model.head(4 * read / read.norm(dim=1, keepdim=True)))
     model.standardise(ids[:5])
     standard = (read - read[:5].mean(dim=0)) / read[:5].std(dim=0)
-    torch.testing.assert_close(model(ids), model.head(standard / standard.norm(dim=1, keepdim=True)))
+    torch.testing.assert_close(model(ids), model.head(4 * standard / standard.norm(dim=1, keepdim=True)))
 
 
 @pytest.mark.parametrize("kind", KINDS)

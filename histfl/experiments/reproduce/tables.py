@@ -53,12 +53,38 @@ def cost_ratio(theirs: Repeats, ours: Repeats, target: float, key: str = LOAD) -
     return Spread(tuple(over[seed] / under[seed] for seed in over if seed in under), ours.asked)
 
 
+def of(results: Results, method: str, setting: Setting) -> Repeats:
+    """The runs of one method in one of a table's settings."""
+    return results.of(method=method, split=setting[0], cells=setting[1])
+
+
+def cost_panels(results: Results, settings: Sequence[Setting]) -> list[Panel]:
+    """Accuracy against what a client has sent, a panel a split."""
+    return [
+        Panel(
+            SPLITS[split],
+            "MB sent by a client",
+            "test accuracy",
+            tuple(
+                curve
+                for colour, cells in enumerate(sorted(cells for other, cells in settings if other == split))
+                for method, name in METHODS.items()
+                for curve in learning_curve(
+                    of(results, method, (split, cells)),
+                    f"{name}, N = {cells}",
+                    LOAD,
+                    colour=colour,
+                    dashed=method == "hfedavg",
+                )
+            ),
+        )
+        for split in dict.fromkeys(split for split, _ in settings)
+    ]
+
+
 def cost_table(table: CostTable, scale: Scale) -> Artefact:
     """The artefact of a table: HIST and HFedAvg, run to the higher target in each of its settings."""
     low, high = table.targets
-
-    def of(results: Results, method: str, setting: Setting) -> Repeats:
-        return results.of(method=method, split=setting[0], cells=setting[1])
 
     def rows(results: Results) -> Iterator[Row]:
         for setting in table.settings:
@@ -109,28 +135,6 @@ def cost_table(table: CostTable, scale: Scale) -> Artefact:
             what = f"{SPLITS[split]}: HIST's advantage to {high:.0%} as N grows"
             yield trend(what, by_cells, "rises", why="More cells cost HIST more rounds than they save.")
 
-    def panels(results: Results) -> list[Panel]:
-        return [
-            Panel(
-                SPLITS[split],
-                "MB sent by a client",
-                "test accuracy",
-                tuple(
-                    curve
-                    for colour, cells in enumerate(cells for other, cells in table.settings if other == split)
-                    for method, name in METHODS.items()
-                    for curve in learning_curve(
-                        of(results, method, (split, cells)),
-                        f"{name}, N = {cells}",
-                        LOAD,
-                        colour=colour,
-                        dashed=method == "hfedavg",
-                    )
-                ),
-            )
-            for split in dict.fromkeys(split for split, _ in table.settings)
-        ]
-
     return Artefact(
         name=table.name,
         paper=table.paper,
@@ -150,7 +154,7 @@ def cost_table(table: CostTable, scale: Scale) -> Artefact:
             for method in METHODS
         ),
         rows=lambda results: list(rows(results)),
-        panels=panels,
+        panels=lambda results: cost_panels(results, table.settings),
         smaller=table.smaller,
     )
 

@@ -58,6 +58,7 @@ def test_mistakes_are_one_line(histfl_command: Command, tmp_path: Path) -> None:
         (["fig4", "--only", "nobody"], "matches none"),
         (["fig4", "--seeds", "one"], "--seeds 'one'"),
         (["collect", tmp_path], "has no folder runs"),
+        (["page", "--results", tmp_path / "none"], "is not a folder"),
         (["fig3"], "No such command"),
     ):
         answer = histfl_command("reproduce", *arguments)
