@@ -23,7 +23,7 @@ import triton
 import triton.language as tl
 from torch.autograd.function import once_differentiable
 
-ENOUGH_PROGRAMS = 1024  # to fill a GPU several times over
+ENOUGH_PROGRAMS = 2048  # to fill a GPU many times over
 
 
 @triton.jit
@@ -62,50 +62,33 @@ def _gathered_product(
     x = (row % wide) * DIVIDE + rest % DIVIDE
     inside = (image < batch) & (y < height) & (x < width)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    inner = tl.arange(0, INNER)
+    first_y, first_x = (rest // DIVIDE + add) % DIVIDE, (rest % DIVIDE + add) % DIVIDE
+    some_high = (taps_high - first_y + DIVIDE - 1) // DIVIDE
+    some_wide = (taps_wide - first_x + DIVIDE - 1) // DIVIDE
+    blocks: tl.constexpr = 1 if FEW else (CHANNELS + INNER - 1) // INNER
     total = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
-    if FEW:  # taps and channels as one axis
-        for first in range(0, taps_high * taps_wide * CHANNELS, INNER):
-            both = first + inner
-            tap, channel = both // CHANNELS, both % CHANNELS
-            from_y, here_y = _source(
-                y[:, None], (tap // taps_wide)[None, :], multiply, add, step, DIVIDE, source_height
-            )
-            from_x, here_x = _source(
-                x[:, None], (tap % taps_wide)[None, :], multiply, add, step, DIVIDE, source_width
-            )
-            known = (both < taps_high * taps_wide * CHANNELS)[None, :] & inside[:, None] & here_y & here_x
-            at = ((image[:, None] * source_height + from_y) * source_width + from_x) * CHANNELS + channel[
-                None, :
-            ]
-            values = tl.load(source + at, mask=known, other=0.0)
-            weights = tl.load(
-                kernel + (tap * kernel_tap + channel * kernel_in)[:, None] + (column * kernel_out)[None, :],
-                mask=(both < taps_high * taps_wide * CHANNELS)[:, None] & (column < OUT)[None, :],
-                other=0.0,
-            )
-            total = tl.dot(values, weights, total, input_precision=PRECISION)
-    else:
-        first_y, first_x = (rest // DIVIDE + add) % DIVIDE, (rest % DIVIDE + add) % DIVIDE
-        some_high = (taps_high - first_y + DIVIDE - 1) // DIVIDE
-        some_wide = (taps_wide - first_x + DIVIDE - 1) // DIVIDE
-        blocks: tl.constexpr = (CHANNELS + INNER - 1) // INNER
-        for turn in range(0, some_high * some_wide * blocks):
-            tap_y = first_y + turn // blocks // some_wide * DIVIDE
-            tap_x = first_x + turn // blocks % some_wide * DIVIDE
-            channel = turn % blocks * INNER + inner
-            from_y, here_y = _source(y, tap_y, multiply, add, step, DIVIDE, source_height)
-            from_x, here_x = _source(x, tap_x, multiply, add, step, DIVIDE, source_width)
-            known = inside & here_y & here_x
-            at = ((image * source_height + from_y) * source_width + from_x) * CHANNELS
+    for turn in range(0, some_high * some_wide * blocks):
+        tap_y = first_y + turn // blocks // some_wide * DIVIDE
+        tap_x = first_x + turn // blocks % some_wide * DIVIDE
+        from_y, here_y = _source(y, tap_y, multiply, add, step, DIVIDE, source_height)
+        from_x, here_x = _source(x, tap_x, multiply, add, step, DIVIDE, source_width)
+        known = inside & here_y & here_x
+        values_at = source + ((image * source_height + from_y) * source_width + from_x) * CHANNELS
+        weights_at = kernel + (tap_y * taps_wide + tap_x) * kernel_tap + column * kernel_out
+        if FEW:  # too few CHANNELS for tensor cores
+            for channel in tl.static_range(CHANNELS):
+                value = tl.load(values_at + channel, mask=known, other=0.0)
+                weight = tl.load(weights_at + channel * kernel_in, mask=column < OUT, other=0.0)
+                total += value[:, None].to(tl.float32) * weight[None, :].to(tl.float32)
+        else:
+            channel = turn % blocks * INNER + tl.arange(0, INNER)
             values = tl.load(
-                source + at[:, None] + channel[None, :],
+                values_at[:, None] + channel[None, :],
                 mask=known[:, None] & (channel < CHANNELS)[None, :],
                 other=0.0,
             )
-            tap = tap_y * taps_wide + tap_x
             weights = tl.load(
-                kernel + tap * kernel_tap + (channel * kernel_in)[:, None] + (column * kernel_out)[None, :],
+                weights_at[None, :] + (channel * kernel_in)[:, None],
                 mask=(channel < CHANNELS)[:, None] & (column < OUT)[None, :],
                 other=0.0,
             )
@@ -119,55 +102,48 @@ def _gathered_product(
 @triton.jit
 def _summed_product(
     images, gradient, result,
-    clients, batch, source_height, source_width, height, width,
+    clients, batch, source_height, source_width, height, width, channels, out,
     taps_high, taps_wide,
     multiply, add, step,
     rows_each,
-    CHANNELS: tl.constexpr, OUT: tl.constexpr, ONE_TAP: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """result[part, client, out, tap and channel] = sum over the part's rows of gradient * image."""
     client = (tl.program_id(2) % clients).to(tl.int64)
     part = tl.program_id(2) // clients
-    images += client * batch * source_height * source_width * CHANNELS
-    gradient += client * batch * height * width * OUT
-    out = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    images += client * batch * source_height * source_width * channels
+    gradient += client * batch * height * width * out
+    to = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     both = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    columns = taps_high * taps_wide * CHANNELS
-    channel = both % CHANNELS
-    tap = (tl.program_id(1) * COLUMNS) // CHANNELS if ONE_TAP else both // CHANNELS
+    columns = taps_high * taps_wide * channels
+    tap = both // channels
+    tap_y, tap_x = tap // taps_wide * step + add, tap % taps_wide * step + add
+    taps_at = (tap_y * source_width + tap_x) * channels + both % channels
     total = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
     last = tl.minimum((part + 1) * rows_each, batch * height * width)
     for first in range(part * rows_each, last, INNER):
         row = first + tl.arange(0, INNER)
         inside = row < last
-        image, y, x = row // (height * width), row // width % height, row % width
+        image, y, x = row // (height * width), row // width % height * multiply, row % width * multiply
         pulls = tl.load(
-            gradient + row[:, None] * OUT + out[None, :],
-            mask=inside[:, None] & (out < OUT)[None, :],
+            gradient + row[:, None] * out + to[None, :],
+            mask=inside[:, None] & (to < out)[None, :],
             other=0.0,
         )
-        if ONE_TAP:
-            from_y, here_y = _source(y, tap // taps_wide, multiply, add, step, 1, source_height)
-            from_x, here_x = _source(x, tap % taps_wide, multiply, add, step, 1, source_width)
-            at = ((image * source_height + from_y) * source_width + from_x)[:, None] * CHANNELS
-            known = (inside & here_y & here_x)[:, None]
-        else:
-            from_y, here_y = _source(
-                y[:, None], (tap // taps_wide)[None, :], multiply, add, step, 1, source_height
-            )
-            from_x, here_x = _source(
-                x[:, None], (tap % taps_wide)[None, :], multiply, add, step, 1, source_width
-            )
-            at = ((image[:, None] * source_height + from_y) * source_width + from_x) * CHANNELS
-            known = inside[:, None] & here_y & here_x
-        values = tl.load(images + at + channel[None, :], mask=known & (both < columns)[None, :], other=0.0)
+        from_y, from_x = y[:, None] + tap_y[None, :], x[:, None] + tap_x[None, :]
+        known = (from_y >= 0) & (from_y < source_height) & (from_x >= 0) & (from_x < source_width)
+        rows_at = ((image * source_height + y) * source_width + x) * channels
+        values = tl.load(
+            images + rows_at[:, None] + taps_at[None, :],
+            mask=known & inside[:, None] & (both < columns)[None, :],
+            other=0.0,
+        )
         total = tl.dot(tl.trans(pulls), values, total, input_precision=PRECISION)
-    result += (part * clients + client) * OUT * columns
+    result += (part * clients + client) * out * columns
     tl.store(
-        result + out[:, None] * columns + both[None, :],
+        result + to[:, None] * columns + both[None, :],
         total,
-        mask=(out < OUT)[:, None] & (both < columns)[None, :],
+        mask=(to < out)[:, None] & (both < columns)[None, :],
     )
 
 
@@ -213,13 +189,13 @@ class _StackedConvolution(torch.autograd.Function):
         half: torch.dtype | None,
     ) -> torch.Tensor:
         dtype = half or images.dtype
-        inner_images, inner_kernels = _innermost(images.to(dtype)), _innermost(kernels.to(dtype))
+        inner_images, inner_kernels = innermost(images.to(dtype)), innermost(kernels.to(dtype))
         ctx.save_for_backward(inner_images, inner_kernels)
         ctx.geometry, ctx.kinds = (
             geometry,
             (images.dtype, kernels.dtype, None if bias is None else bias.dtype),
         )
-        return _outermost(_outputs(inner_images, inner_kernels, bias, geometry))
+        return outermost(_outputs(inner_images, inner_kernels, bias, geometry))
 
     @staticmethod
     @once_differentiable
@@ -227,12 +203,12 @@ class _StackedConvolution(torch.autograd.Function):
         images, kernels = ctx.saved_tensors
         wants_images, wants_kernels, wants_bias, *_ = ctx.needs_input_grad
         of_images, of_kernels, of_bias = ctx.kinds
-        gradient = _innermost(gradient.to(images.dtype))
+        gradient = innermost(gradient.to(images.dtype))
         return (
-            _outermost(_image_gradient(gradient, kernels, images.shape, ctx.geometry)).to(of_images)
+            outermost(_image_gradient(gradient, kernels, images.shape, ctx.geometry)).to(of_images)
             if wants_images
             else None,
-            _outermost(_kernel_gradient(gradient, images, kernels.shape, ctx.geometry)).to(of_kernels)
+            outermost(_kernel_gradient(gradient, images, kernels.shape, ctx.geometry)).to(of_kernels)
             if wants_kernels
             else None,
             gradient.sum(dim=(1, 2, 3), dtype=torch.float32).to(of_bias) if wants_bias else None,
@@ -241,17 +217,54 @@ class _StackedConvolution(torch.autograd.Function):
         )
 
 
-def _innermost(tensor: torch.Tensor) -> torch.Tensor:
+def innermost(tensor: torch.Tensor) -> torch.Tensor:
     """[client, a, channel, height, width] as [client, a, height, width, channel] in memory."""
     return tensor.permute(0, 1, 3, 4, 2).contiguous()
 
 
-def _outermost(tensor: torch.Tensor) -> torch.Tensor:
+def outermost(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.permute(0, 1, 4, 2, 3)
 
 
 def _precision(tensor: torch.Tensor) -> str:
-    return "tf32" if tensor.dtype != torch.float32 or torch.backends.cudnn.allow_tf32 else "ieee"
+    """Of tensor cores: three products of TF32 parts give what one in float32 would."""
+    return "tf32" if tensor.dtype != torch.float32 or torch.backends.cudnn.allow_tf32 else "tf32x3"
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What one program computes at a time, and by how many warps and stages of loads."""
+
+    rows: int
+    columns: int
+    inner: int
+    warps: int
+    stages: int = 3
+
+    @property
+    def options(self) -> dict[str, int]:
+        return {
+            "ROWS": self.rows, "COLUMNS": self.columns, "INNER": self.inner,
+            "num_warps": self.warps, "num_stages": self.stages,
+        }  # fmt: skip
+
+
+# The fastest tiles of those tried on an H200.
+def _gathered_tile(channels: int, out: int, dtype: torch.dtype, *, few: bool) -> Tile:
+    if few:
+        return Tile(256, max(8, triton.next_power_of_2(out)), 16, 2)
+    half = dtype != torch.float32
+    inner = _tile(channels, 64 if half else 32)
+    if out >= 256 and half and inner == 64:
+        return Tile(128, 256, inner, 8)
+    if out > 16 and (out <= 32 or inner == 16):
+        return Tile(256 if inner == 64 else 128, _tile(out, 64), inner, 8 if inner == 64 else 4)
+    return Tile(128, _tile(out, 128), inner, 8 if out > 64 and inner == 64 else 4)
+
+
+def _summed_tile(out: int, entries: int, dtype: torch.dtype) -> Tile:
+    rows, inner = _tile(out, 128), 64 if dtype != torch.float32 else 32
+    return Tile(rows, _tile(entries, 128) if inner == 64 else 32, inner, 4)
 
 
 def _tile(length: int, most: int) -> int:
@@ -300,18 +313,15 @@ def _launch_gathered(
     """`places` are multiply, add and step; `strides` those of the kernel's summed channel, tap and result."""
     clients, batch, source_height, source_width, channels = source.shape
     _, _, height, width, out = result.shape
-    half = source.dtype != torch.float32
-    few = channels % 16 != 0
-    rows, columns = 128, _tile(out, 128)
-    inner = 32 if few else _tile(channels, 64 if half else 32)
-    tiles = triton.cdiv(batch * triton.cdiv(height, divide) * triton.cdiv(width, divide), rows)
-    _gathered_product[(tiles * divide**2, triton.cdiv(out, columns), clients)](
+    few = channels < 16 and out <= 16
+    tile = _gathered_tile(channels, out, source.dtype, few=few)
+    tiles = triton.cdiv(batch * triton.cdiv(height, divide) * triton.cdiv(width, divide), tile.rows)
+    _gathered_product[(tiles * divide**2, triton.cdiv(out, tile.columns), clients)](
         source, kernels, bias, result,
         batch, source_height, source_width, height, width,
         *taps, *places, *strides, kernels[0].numel(),
         DIVIDE=divide, CHANNELS=channels, OUT=out, FEW=few, BIAS=bias is not None,
-        ROWS=rows, COLUMNS=columns, INNER=inner, PRECISION=_precision(source),
-        num_warps=8 if columns == 128 else 4,
+        PRECISION=_precision(source), **tile.options,
     )  # fmt: skip
 
 
@@ -322,25 +332,19 @@ def _kernel_gradient(
     _, out, taps_high, taps_wide, _ = shape
     _, _, height, width, _ = gradient.shape
     entries = taps_high * taps_wide * channels
-    rows = _tile(out, 128)
-    columns = (
-        _tile(channels, 128) if channels % 16 == 0 and channels & (channels - 1) == 0 else _tile(entries, 64)
-    )
-    tiles = triton.cdiv(out, rows) * triton.cdiv(entries, columns) * clients
-    inner = 64 if images.dtype != torch.float32 else 32
+    tile = _summed_tile(out, entries, images.dtype)
+    tiles = triton.cdiv(out, tile.rows) * triton.cdiv(entries, tile.columns)
     all_rows = batch * height * width
     # Sums in parts where there are too few tiles; the parts are then added in one order.
-    parts = max(1, min(ENOUGH_PROGRAMS // tiles, all_rows // (8 * inner)))
-    rows_each = triton.cdiv(triton.cdiv(all_rows, parts), inner) * inner
+    parts = max(1, min(ENOUGH_PROGRAMS // (tiles * clients), all_rows // (8 * tile.inner)))
+    rows_each = triton.cdiv(triton.cdiv(all_rows, parts), tile.inner) * tile.inner
     result = torch.empty(parts, *shape, dtype=torch.float32, device=images.device)
-    _summed_product[(triton.cdiv(out, rows), triton.cdiv(entries, columns), clients * parts)](
+    _summed_product[(triton.cdiv(out, tile.rows), triton.cdiv(entries, tile.columns), clients * parts)](
         images, gradient, result,
-        clients, batch, source_height, source_width, height, width,
+        clients, batch, source_height, source_width, height, width, channels, out,
         taps_high, taps_wide,
         geometry.stride, -geometry.padding, geometry.dilation,
         rows_each,
-        CHANNELS=channels, OUT=out, ONE_TAP=channels % columns == 0,
-        ROWS=rows, COLUMNS=columns, INNER=inner, PRECISION=_precision(images),
-        num_warps=8 if rows * columns > 64 * 64 else 4,
+        PRECISION=_precision(images), **tile.options,
     )  # fmt: skip
     return result.sum(dim=0) if parts > 1 else result[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from importlib.util import find_spec
 
 import torch
@@ -38,17 +39,37 @@ class GpuImages:
         return None
 
     def finish(self, graph: fx.Graph, module: nn.Module) -> None:
-        """A ReLU after a normalisation that nothing else reads becomes a part of it."""
+        """A sum and a ReLU after a normalisation that nothing else reads become parts of it; a ReLU before a
+        max-pooling follows it, which is the same with less to do."""
         from histfl.engines.gpu_normalisation import stacked_normalisation
 
         for node in list(graph.nodes):
-            if node.target is not stacked_normalisation or len(node.users) != 1:
-                continue
-            (user,) = node.users
-            if _is_relu(user, module):
-                node.kwargs = {"relu": True}
-                user.replace_all_uses_with(node)
-                graph.erase_node(user)
+            if node.target is stacked_normalisation:
+                _with_what_follows(graph, module, node)
+            elif node.target is _max_pool and _is_relu(relu := node.args[0], module) and len(relu.users) == 1:
+                node.replace_input_with(relu, relu.all_input_nodes[0])
+                graph.erase_node(relu)
+                with graph.inserting_after(node):
+                    later = graph.call_function(torch.relu)
+                node.replace_all_uses_with(later)
+                later.args = (node,)
+
+
+def _with_what_follows(graph: fx.Graph, module: nn.Module, node: fx.Node) -> None:
+    user = next(iter(node.users))
+    if len(node.users) == 1 and _is_sum(user):
+        (added,) = (other for other in user.all_input_nodes if other is not node)
+        with graph.inserting_before(user):  # what is added may be known only here
+            fused = graph.call_function(node.target, (*node.args, added))
+        user.replace_all_uses_with(fused)
+        graph.erase_node(user)
+        graph.erase_node(node)
+        node = fused
+        user = next(iter(node.users))
+    if len(node.users) == 1 and _is_relu(user, module):
+        node.kwargs = {"relu": True}
+        user.replace_all_uses_with(node)
+        graph.erase_node(user)
 
 
 def _geometry(layer: nn.Conv2d) -> tuple[int, int, int] | None:
@@ -59,6 +80,12 @@ def _geometry(layer: nn.Conv2d) -> tuple[int, int, int] | None:
     if any(len(set(pair)) != 1 for pair in both) or (layer.stride[0] > 1 and layer.dilation[0] > 1):
         return None
     return layer.stride[0], int(layer.padding[0]), layer.dilation[0]
+
+
+def _is_sum(node: fx.Node) -> bool:
+    return (
+        node.target in (operator.add, torch.add) and len(node.all_input_nodes) == 2 == len(node.args)
+    ) and not node.kwargs
 
 
 def _is_relu(node: fx.Node, module: nn.Module) -> bool:

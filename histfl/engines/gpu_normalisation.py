@@ -1,4 +1,4 @@
-"""Batch normalisation of many clients on a GPU, with the ReLU that often follows, in two passes each way.
+"""Batch normalisation of many clients on a GPU, with what often follows, a sum and a ReLU, in two passes each way.
 
 Values are [client, row, channel] in memory, a row being a place of an image of the batch. Every client's
 channels have their own mean and variance over the rows, taken in parts side by side and then combined.
@@ -13,8 +13,10 @@ import triton
 import triton.language as tl
 from torch.autograd.function import once_differentiable
 
-PARTS = 16  # of the rows, so that even a few clients fill a GPU
-ROWS = 64  # read at once
+from histfl.engines.gpu_convolution import innermost, outermost
+
+PARTS = 32  # of the rows, so that even a few clients fill a GPU
+ROWS = 64  # of 64 channels read at once; more of fewer
 
 
 @triton.jit
@@ -22,32 +24,31 @@ def _moments(
     values, counts, means, squares, rows, rows_each,
     CHANNELS: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Number, mean and sum of squared deviations of a part's rows, merged block by block (Chan et al.)."""
+    """Number, mean and sum of squared deviations of a part's rows, from their distances to the first one."""
     client, part = tl.program_id(2), tl.program_id(1)
     channel = tl.program_id(0) * WIDE + tl.arange(0, WIDE)
+    inside = channel < CHANNELS
     values += client.to(tl.int64) * rows * CHANNELS
-    count = tl.zeros((WIDE,), tl.float32)
-    mean = tl.zeros((WIDE,), tl.float32)
-    square = tl.zeros((WIDE,), tl.float32)
-    last = tl.minimum((part + 1) * rows_each, rows)
-    for first in range(part * rows_each, last, ROWS):
+    begin, end = part * rows_each, tl.minimum((part + 1) * rows_each, rows)
+    origin = tl.load(values + begin * CHANNELS + channel, mask=inside & (begin < end), other=0.0).to(
+        tl.float32
+    )
+    distances = tl.zeros((ROWS, WIDE), tl.float32)
+    products = tl.zeros((ROWS, WIDE), tl.float32)
+    for first in range(begin, end, ROWS):
         row = first + tl.arange(0, ROWS)
-        known = (row < last)[:, None] & (channel < CHANNELS)[None, :]
-        block = tl.load(values + row[:, None] * CHANNELS + channel[None, :], mask=known, other=0.0).to(
-            tl.float32
-        )
-        number = tl.minimum(last - first, ROWS).to(tl.float32)
-        centre = tl.sum(block, axis=0) / number
-        apart = tl.where(known, block - centre[None, :], 0.0)
-        difference = centre - mean
-        together = count + number
-        mean += difference * (number / together)
-        square += tl.sum(apart * apart, axis=0) + difference * difference * (count * number / together)
-        count = together
+        known = (row < end)[:, None] & inside[None, :]
+        block = tl.load(values + row[:, None] * CHANNELS + channel[None, :], mask=known, other=0.0)
+        apart = tl.where(known, block.to(tl.float32) - origin[None, :], 0.0)
+        distances += apart
+        products += apart * apart
+    count = tl.maximum(end - begin, 0).to(tl.float32)
+    distance = tl.sum(distances, axis=0)
+    centre = distance / tl.maximum(count, 1.0)
     at = (client * tl.num_programs(1) + part) * CHANNELS + channel
-    tl.store(counts + at, count, mask=channel < CHANNELS)
-    tl.store(means + at, mean, mask=channel < CHANNELS)
-    tl.store(squares + at, square, mask=channel < CHANNELS)
+    tl.store(counts + at, count + tl.zeros((WIDE,), tl.float32), mask=inside)
+    tl.store(means + at, origin + centre, mask=inside)
+    tl.store(squares + at, tl.maximum(tl.sum(products, axis=0) - distance * centre, 0.0), mask=inside)
 
 
 @triton.jit
@@ -68,67 +69,76 @@ def _combined(
 
 @triton.jit
 def _normalise(
-    values, counts, means, squares, weight, bias, result, rows, eps,
-    CHANNELS: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr, RELU: tl.constexpr,
+    values, counts, means, squares, weight, bias, added, result, rows, rows_each, eps,
+    CHANNELS: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr,
+    ADDED: tl.constexpr, RELU: tl.constexpr,
 ):  # fmt: skip
-    client = tl.program_id(2)
+    client, part = tl.program_id(2), tl.program_id(1)
     channel = tl.program_id(0) * WIDE + tl.arange(0, WIDE)
-    mean, scale = _combined(counts, means, squares, client, channel, rows, eps, CHANNELS, PARTS)
     inside = channel < CHANNELS
+    mean, scale = _combined(counts, means, squares, client, channel, rows, eps, CHANNELS, PARTS)
     scale *= tl.load(weight + client * CHANNELS + channel, mask=inside, other=0.0).to(tl.float32)
     shift = tl.load(bias + client * CHANNELS + channel, mask=inside, other=0.0).to(tl.float32) - mean * scale
-    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    at = client.to(tl.int64) * rows * CHANNELS + row[:, None] * CHANNELS + channel[None, :]
-    known = (row < rows)[:, None] & inside[None, :]
-    found = tl.load(values + at, mask=known, other=0.0).to(tl.float32) * scale[None, :] + shift[None, :]
-    if RELU:
-        found = tl.maximum(found, 0.0)
-    tl.store(result + at, found.to(result.dtype.element_ty), mask=known)
-
-
-@triton.jit
-def _pulled(values, gradient, at, known, mean, inverse, weight, bias, RELU: tl.constexpr):
-    """The gradient of the normalised, scaled values, and the values normalised."""
-    normal = (tl.load(values + at, mask=known, other=0.0).to(tl.float32) - mean[None, :]) * inverse[None, :]
-    pull = tl.load(gradient + at, mask=known, other=0.0).to(tl.float32)
-    if RELU:
-        pull = tl.where(normal * weight[None, :] + bias[None, :] > 0.0, pull, 0.0)
-    return pull, tl.where(known, normal, 0.0)
+    before = client.to(tl.int64) * rows * CHANNELS
+    end = tl.minimum((part + 1) * rows_each, rows)
+    for first in range(part * rows_each, end, ROWS):
+        row = first + tl.arange(0, ROWS)
+        known = (row < end)[:, None] & inside[None, :]
+        at = row[:, None] * CHANNELS + channel[None, :]
+        block = tl.load(values + before + at, mask=known, other=0.0).to(tl.float32)
+        found = block * scale[None, :] + shift[None, :]
+        if ADDED:
+            found += tl.load(added + before + at, mask=known, other=0.0).to(tl.float32)
+        if RELU:
+            found = tl.maximum(found, 0.0)
+        tl.store(result + before + at, found.to(result.dtype.element_ty), mask=known)
 
 
 @triton.jit
 def _pull_sums(
-    values, gradient, counts, means, squares, weight, bias, pulls, products, rows, rows_each, eps,
-    CHANNELS: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr, RELU: tl.constexpr,
+    values, gradient, counts, means, squares, weight, bias, output, cut, pulls, products, rows, rows_each, eps,
+    CHANNELS: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr,
+    ADDED: tl.constexpr, RELU: tl.constexpr,
 ):  # fmt: skip
-    """Sums over a part's rows of the gradient, and of its product with the normalised values."""
+    """Sums over a part's rows of the gradient, and of its product with the normalised values.
+
+    Where there was something ADDED before a RELU, the gradient before that RELU is left in `cut`.
+    """
     client, part = tl.program_id(2), tl.program_id(1)
     channel = tl.program_id(0) * WIDE + tl.arange(0, WIDE)
     inside = channel < CHANNELS
     mean, inverse = _combined(counts, means, squares, client, channel, rows, eps, CHANNELS, PARTS)
     own_weight = tl.load(weight + client * CHANNELS + channel, mask=inside, other=0.0).to(tl.float32)
     own_bias = tl.load(bias + client * CHANNELS + channel, mask=inside, other=0.0).to(tl.float32)
-    total = tl.zeros((WIDE,), tl.float32)
-    product = tl.zeros((WIDE,), tl.float32)
-    last = tl.minimum((part + 1) * rows_each, rows)
-    for first in range(part * rows_each, last, ROWS):
+    before = client.to(tl.int64) * rows * CHANNELS
+    total = tl.zeros((ROWS, WIDE), tl.float32)
+    product = tl.zeros((ROWS, WIDE), tl.float32)
+    end = tl.minimum((part + 1) * rows_each, rows)
+    for first in range(part * rows_each, end, ROWS):
         row = first + tl.arange(0, ROWS)
-        known = (row < last)[:, None] & inside[None, :]
-        at = client.to(tl.int64) * rows * CHANNELS + row[:, None] * CHANNELS + channel[None, :]
-        pull, normal = _pulled(values, gradient, at, known, mean, inverse, own_weight, own_bias, RELU)
-        total += tl.sum(pull, axis=0)
-        product += tl.sum(pull * normal, axis=0)
+        known = (row < end)[:, None] & inside[None, :]
+        at = row[:, None] * CHANNELS + channel[None, :]
+        block = tl.load(values + before + at, mask=known, other=0.0).to(tl.float32)
+        pull = tl.load(gradient + before + at, mask=known, other=0.0).to(tl.float32)
+        normal = (block - mean[None, :]) * inverse[None, :]
+        if RELU and ADDED:
+            pull = tl.where(tl.load(output + before + at, mask=known, other=0.0) > 0.0, pull, 0.0)
+            tl.store(cut + before + at, pull.to(cut.dtype.element_ty), mask=known)
+        elif RELU:
+            pull = tl.where(normal * own_weight[None, :] + own_bias[None, :] > 0.0, pull, 0.0)
+        total += pull
+        product += pull * normal
     to = (client * PARTS + part) * CHANNELS + channel
-    tl.store(pulls + to, total, mask=inside)
-    tl.store(products + to, product, mask=inside)
+    tl.store(pulls + to, tl.sum(total, axis=0), mask=inside)
+    tl.store(products + to, tl.sum(product, axis=0), mask=inside)
 
 
 @triton.jit
 def _value_gradient(
-    values, gradient, counts, means, squares, weight, bias, pulls, products, result, rows, eps,
+    values, gradient, counts, means, squares, weight, bias, pulls, products, result, rows, rows_each, eps,
     CHANNELS: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr, RELU: tl.constexpr,
 ):  # fmt: skip
-    client = tl.program_id(2)
+    client, part = tl.program_id(2), tl.program_id(1)
     channel = tl.program_id(0) * WIDE + tl.arange(0, WIDE)
     inside = channel < CHANNELS
     mean, inverse = _combined(counts, means, squares, client, channel, rows, eps, CHANNELS, PARTS)
@@ -137,63 +147,92 @@ def _value_gradient(
     parts = (client * PARTS + tl.arange(0, PARTS))[:, None] * CHANNELS + channel[None, :]
     mean_pull = tl.sum(tl.load(pulls + parts, mask=inside[None, :], other=0.0), axis=0) / rows
     mean_product = tl.sum(tl.load(products + parts, mask=inside[None, :], other=0.0), axis=0) / rows
-    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    at = client.to(tl.int64) * rows * CHANNELS + row[:, None] * CHANNELS + channel[None, :]
-    known = (row < rows)[:, None] & inside[None, :]
-    pull, normal = _pulled(values, gradient, at, known, mean, inverse, own_weight, own_bias, RELU)
-    found = (own_weight * inverse)[None, :] * (pull - mean_pull[None, :] - normal * mean_product[None, :])
-    tl.store(result + at, found.to(result.dtype.element_ty), mask=known)
+    before = client.to(tl.int64) * rows * CHANNELS
+    end = tl.minimum((part + 1) * rows_each, rows)
+    for first in range(part * rows_each, end, ROWS):
+        row = first + tl.arange(0, ROWS)
+        known = (row < end)[:, None] & inside[None, :]
+        at = row[:, None] * CHANNELS + channel[None, :]
+        block = tl.load(values + before + at, mask=known, other=0.0).to(tl.float32)
+        pull = tl.load(gradient + before + at, mask=known, other=0.0).to(tl.float32)
+        normal = (block - mean[None, :]) * inverse[None, :]
+        if RELU:
+            pull = tl.where(normal * own_weight[None, :] + own_bias[None, :] > 0.0, pull, 0.0)
+        found = (own_weight * inverse)[None, :] * (pull - mean_pull[None, :] - normal * mean_product[None, :])
+        tl.store(result + before + at, found.to(result.dtype.element_ty), mask=known)
 
 
 def stacked_normalisation(
-    values: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float, *, relu: bool = False
+    values: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    eps: float,
+    added: torch.Tensor | None = None,
+    *,
+    relu: bool = False,
 ) -> torch.Tensor:
     """Client i's values [client, batch, channel, height, width], channels innermost in memory, normalised by
-    their own mean and variance a channel, times weight[i] [channel], plus bias[i]; then `relu`."""
-    found: torch.Tensor = _StackedNormalisation.apply(values, weight, bias, eps, relu)  # type: ignore[no-untyped-call]
-    return found
+    their own mean and variance a channel, times weight[i] [channel], plus bias[i]; then, where wanted, plus
+    `added`, and ReLU."""
+    if added is not None and (added.shape, added.dtype) != (values.shape, values.dtype):
+        found = stacked_normalisation(values, weight, bias, eps) + added
+        return torch.relu(found) if relu else found
+    return _StackedNormalisation.apply(values, weight, bias, added, eps, relu)  # type: ignore[no-untyped-call, no-any-return]
 
 
 class _StackedNormalisation(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, values: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float, relu: bool
+        ctx: Any,
+        values: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor,
+        added: torch.Tensor | None,
+        eps: float,
+        relu: bool,
     ) -> torch.Tensor:
-        inner = values.permute(0, 1, 3, 4, 2).contiguous()
-        clients, channels, rows = len(inner), inner.shape[-1], inner.shape[1:4].numel()
-        moments = torch.empty(3, clients, PARTS, channels, dtype=torch.float32, device=values.device)
-        rows_each = triton.cdiv(triton.cdiv(rows, PARTS), ROWS) * ROWS
-        wide = min(64, triton.next_power_of_2(channels))
-        tiles = triton.cdiv(channels, wide)
-        _moments[(tiles, PARTS, clients)](
-            inner, *moments, rows, rows_each, CHANNELS=channels, WIDE=wide, ROWS=ROWS
-        )
+        inner = innermost(values)
+        grid, shape, rows, rows_each = _launch(inner)
+        moments = torch.empty(3, len(inner), PARTS, inner.shape[-1], dtype=torch.float32, device=inner.device)
+        _moments[grid](inner, *moments, rows, rows_each, **shape)
         result = torch.empty_like(inner)
-        _normalise[(tiles, triton.cdiv(rows, ROWS), clients)](
-            inner, *moments, weight, bias, result, rows, eps,
-            CHANNELS=channels, WIDE=wide, ROWS=ROWS, PARTS=PARTS, RELU=relu,
+        more = None if added is None else innermost(added)
+        _normalise[grid](
+            inner, *moments, weight, bias, more, result, rows, rows_each, eps,
+            **shape, PARTS=PARTS, ADDED=more is not None, RELU=relu,
         )  # fmt: skip
-        ctx.save_for_backward(inner, weight, bias, moments)
-        ctx.eps, ctx.relu = eps, relu
-        return result.permute(0, 1, 4, 2, 3)
+        ctx.save_for_backward(inner, weight, bias, moments, *((result,) if relu and more is not None else ()))
+        ctx.eps, ctx.relu, ctx.added = eps, relu, more is not None
+        return outermost(result)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        inner, weight, bias, moments = ctx.saved_tensors
-        clients, channels, rows = len(inner), inner.shape[-1], inner.shape[1:4].numel()
-        pull = gradient.permute(0, 1, 3, 4, 2).contiguous()
-        sums = torch.empty(2, clients, PARTS, channels, dtype=torch.float32, device=inner.device)
-        rows_each = triton.cdiv(triton.cdiv(rows, PARTS), ROWS) * ROWS
-        wide = min(64, triton.next_power_of_2(channels))
-        tiles = triton.cdiv(channels, wide)
-        shape = {"CHANNELS": channels, "WIDE": wide, "ROWS": ROWS, "PARTS": PARTS, "RELU": ctx.relu}
-        _pull_sums[(tiles, PARTS, clients)](
-            inner, pull, *moments, weight, bias, *sums, rows, rows_each, ctx.eps, **shape
-        )
+        inner, weight, bias, moments, *output = ctx.saved_tensors
+        pull = innermost(gradient)
+        grid, shape, rows, rows_each = _launch(inner)
+        sums = torch.empty(2, len(inner), PARTS, inner.shape[-1], dtype=torch.float32, device=inner.device)
+        cut = torch.empty_like(inner) if output else None
+        _pull_sums[grid](
+            inner, pull, *moments, weight, bias, *(output or [None]), cut, *sums, rows, rows_each, ctx.eps,
+            **shape, PARTS=PARTS, ADDED=ctx.added, RELU=ctx.relu,
+        )  # fmt: skip
+        pull = pull if cut is None else cut
         result = torch.empty_like(inner)
-        _value_gradient[(tiles, triton.cdiv(rows, ROWS), clients)](
-            inner, pull, *moments, weight, bias, *sums, result, rows, ctx.eps, **shape
-        )
+        _value_gradient[grid](
+            inner, pull, *moments, weight, bias, *sums, result, rows, rows_each, ctx.eps,
+            **shape, PARTS=PARTS, RELU=ctx.relu and not ctx.added,
+        )  # fmt: skip
         for_bias, for_weight = sums.sum(dim=2)
-        return result.permute(0, 1, 4, 2, 3), for_weight.to(weight.dtype), for_bias.to(bias.dtype), None, None
+        for_added = outermost(pull) if ctx.added else None
+        return outermost(result), for_weight.to(weight.dtype), for_bias.to(bias.dtype), for_added, None, None
+
+
+def _launch(inner: torch.Tensor) -> tuple[tuple[int, int, int], dict[str, int], int, int]:
+    """Grid and shape of a launch, the rows of a client, and those of a part."""
+    channels, rows = inner.shape[-1], inner.shape[1:4].numel()
+    wide = min(64, triton.next_power_of_2(channels))
+    height = ROWS * 64 // wide
+    rows_each = triton.cdiv(triton.cdiv(rows, PARTS), height) * height
+    grid = triton.cdiv(channels, wide), PARTS, len(inner)
+    return grid, {"CHANNELS": channels, "WIDE": wide, "ROWS": height}, rows, rows_each
