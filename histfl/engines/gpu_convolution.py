@@ -174,7 +174,7 @@ def stacked_convolution(
     Products and outputs are in `half` precision where it is given.
     """
     geometry = Convolution(stride, padding, dilation)
-    outputs: torch.Tensor = _StackedConvolution.apply(images, kernels, bias, geometry, half)  # type: ignore[no-untyped-call]
+    outputs: torch.Tensor = _StackedConvolution.apply(images, kernels, bias, geometry, half)
     return outputs
 
 
@@ -269,7 +269,7 @@ def _summed_tile(out: int, entries: int, dtype: torch.dtype) -> Tile:
 
 def _tile(length: int, most: int) -> int:
     """A power of two from 16 to `most`, about `length`."""
-    return min(most, max(16, triton.next_power_of_2(length)))
+    return min(most, max(16, 1 << (length - 1).bit_length()))
 
 
 def _outputs(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -56,11 +57,13 @@ class GpuImages:
 
 
 def _with_what_follows(graph: fx.Graph, module: nn.Module, node: fx.Node) -> None:
+    from histfl.engines.gpu_normalisation import stacked_normalisation
+
     user = next(iter(node.users))
     if len(node.users) == 1 and _is_sum(user):
         (added,) = (other for other in user.all_input_nodes if other is not node)
         with graph.inserting_before(user):  # what is added may be known only here
-            fused = graph.call_function(node.target, (*node.args, added))
+            fused = graph.call_function(stacked_normalisation, (*node.args, added))
         user.replace_all_uses_with(fused)
         graph.erase_node(user)
         graph.erase_node(node)
@@ -94,9 +97,11 @@ def _is_relu(node: fx.Node, module: nn.Module) -> bool:
     return node.target in (torch.relu, F.relu) or (node.op, node.target) == ("call_method", "relu")
 
 
-def _max_pool(images: torch.Tensor, *pool: object) -> torch.Tensor:
-    return F.max_pool2d(images.flatten(0, 1), *pool).unflatten(0, images.shape[:2])  # type: ignore[arg-type]
+def _max_pool(images: torch.Tensor, *pool: Any) -> torch.Tensor:
+    pooled: torch.Tensor = F.max_pool2d(images.flatten(0, 1), *pool)
+    return pooled.view(*images.shape[:2], *pooled.shape[1:])
 
 
 def _average_pool(images: torch.Tensor, size: int | tuple[int, int]) -> torch.Tensor:
-    return F.adaptive_avg_pool2d(images.flatten(0, 1), size).unflatten(0, images.shape[:2])
+    pooled: torch.Tensor = F.adaptive_avg_pool2d(images.flatten(0, 1), size)
+    return pooled.view(*images.shape[:2], *pooled.shape[1:])

@@ -177,7 +177,7 @@ def stacked_normalisation(
     if added is not None and (added.shape, added.dtype) != (values.shape, values.dtype):
         found = stacked_normalisation(values, weight, bias, eps) + added
         return torch.relu(found) if relu else found
-    return _StackedNormalisation.apply(values, weight, bias, added, eps, relu)  # type: ignore[no-untyped-call, no-any-return]
+    return _StackedNormalisation.apply(values, weight, bias, added, eps, relu)  # type: ignore[no-any-return]
 
 
 class _StackedNormalisation(torch.autograd.Function):
