@@ -112,7 +112,7 @@ def cost_table(table: CostTable, scale: Scale) -> Artefact:
                 f"{paper_ratio}" if paper_ratio is not None else "no number at this scale",
                 ours.text(".3f"),
                 verdict,
-                f"Ours is {ours.mean / (paper_ratio or 1):.2f} times the paper's." if verdict == "no" else "",
+                _why(ours, paper_ratio, *rounds) if verdict == "no" and paper_ratio is not None else "",
                 {name: spread.number for name, spread in ratios.items()},
             )
         for target in table.targets:
@@ -129,8 +129,7 @@ def cost_table(table: CostTable, scale: Scale) -> Artefact:
                 f"N={cells}": cost_ratio(
                     of(results, "hfedavg", (split, cells)), of(results, "hist", (split, cells)), high
                 )
-                for other, cells in table.settings
-                if other == split
+                for cells in sorted(cells for other, cells in table.settings if other == split)
             }
             what = f"{SPLITS[split]}: HIST's advantage to {high:.0%} as N grows"
             yield trend(what, by_cells, "rises", why="More cells cost HIST more rounds than they save.")
