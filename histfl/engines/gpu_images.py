@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -12,10 +11,6 @@ from torch import fx, nn
 
 from histfl.engines.stacked_graph import Rewritten
 from histfl.training.precision import Precision
-
-
-def triton_installed() -> bool:
-    return find_spec("triton") is not None
 
 
 class GpuImages:

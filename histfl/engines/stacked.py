@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 
+from histfl.devices import triton_installed
 from histfl.engines.blocks import (
     Batches,
     Block,
@@ -14,7 +15,7 @@ from histfl.engines.blocks import (
     stacked_constants,
     stacked_start,
 )
-from histfl.engines.gpu_images import GpuImages, triton_installed
+from histfl.engines.gpu_images import GpuImages
 from histfl.engines.image_kernels import kernels_installed
 from histfl.engines.losses import stacked_loss
 from histfl.engines.room import with_room
@@ -72,10 +73,8 @@ class StackedTrainer:
             step = self._autograd_step(start, tensors, velocity)
         else:
             step = ChainSteps(self.chain, tensors, self.losses, self.in_place, self.rooms).step
-        total = torch.zeros(clients, device=self.task.data.inputs.device)
-        for inputs, targets in batches:
-            total = total + step(inputs, targets)
-        return {name: tensor.detach() for name, tensor in start.items()}, total
+        losses = torch.stack([step(inputs, targets) for inputs, targets in batches])
+        return {name: tensor.detach() for name, tensor in start.items()}, losses.sum(dim=0)
 
     def _autograd_step(
         self, start: State, tensors: State, velocity: State | None
