@@ -8,8 +8,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from histfl.devices import triton_installed
+from histfl.engines.blocks import channels_innermost
 from histfl.engines.gpu_images import GpuImages
 from histfl.engines.stacked_graph import StackedGraph
+from histfl.engines.stacked_linear import InPlaceSGD, LayerCall
 from histfl.models import build_model
 
 pytestmark = pytest.mark.skipif(
@@ -54,7 +56,7 @@ def assert_same(found: torch.Tensor, expected: torch.Tensor, leaves: Sequence[to
 def test_convolutions(
     channels: int, out: int, size: int, taps: int, stride: int, padding: int, dilation: int, bias: bool
 ) -> None:
-    from histfl.engines.gpu_convolution import stacked_convolution
+    from histfl.engines.gpu_convolution import Convolution, stacked_convolution
 
     images, kernels = (
         drawn(CLIENTS, BATCH, channels, size, size + 1),
@@ -62,7 +64,7 @@ def test_convolutions(
     )
     biases = drawn(CLIENTS, out) if bias else None
     torch.backends.cudnn.allow_tf32 = False
-    found = stacked_convolution(images, kernels, biases, stride, padding, dilation)
+    found = stacked_convolution(images, kernels, biases, Convolution(stride, padding, dilation))
     each = [
         F.conv2d(
             images[i].double(),
@@ -138,3 +140,25 @@ def test_models_take_the_kernels(name: str, options: dict[str, int], shape: tupl
         ]
     )
     assert float((outputs - expected).abs().max()) <= 1e-3 * float(expected.abs().max())
+
+
+@pytest.mark.parametrize("laid_out", [True, False])
+def test_kernels_step_themselves(laid_out: bool) -> None:
+    from histfl.engines.gpu_convolution import Convolution, stacked_convolution
+
+    images, bias = drawn(300, BATCH, 8, 9, 9).detach(), drawn(300, 20)  # clients enough for steps in place
+    kernels = (
+        channels_innermost(drawn(300, 20, 8, 3, 3).detach()) if laid_out else drawn(300, 20, 8, 3, 3).detach()
+    )
+    kernels.requires_grad_()
+    before = kernels.detach().clone(), bias.detach().clone()
+    plain = stacked_convolution(images, kernels, bias, Convolution(1, 1, 1))
+    pull = torch.randn_like(plain)
+    gradients = torch.autograd.grad(plain, (kernels, bias), pull)
+    calls: list[LayerCall] = []
+    outputs = stacked_convolution(images, kernels, bias, Convolution(1, 1, 1), None, calls)
+    assert torch.equal(outputs, plain)
+    (call,) = calls
+    call.layer.step(call.inputs, pull, InPlaceSGD(learning_rate=0.1, keep=0.9))
+    for found, old, gradient in zip((kernels, bias), before, gradients, strict=True):
+        torch.testing.assert_close(found.detach(), 0.9 * old - 0.1 * gradient, rtol=1e-4, atol=1e-4)

@@ -15,13 +15,16 @@ row r at tap k, along either axis, being (multiply * r + add + step * k) / divid
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch.autograd.function import once_differentiable
+
+from histfl.engines.stacked_linear import InPlaceSGD, LayerCall, remembered
 
 ENOUGH_PROGRAMS = 2048  # to fill a GPU many times over
 
@@ -106,9 +109,12 @@ def _summed_product(
     taps_high, taps_wide,
     multiply, add, step,
     rows_each,
+    learning_rate, keep,
+    STEP: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """result[part, client, out, tap and channel] = sum over the part's rows of gradient * image."""
+    """result[part, client, out, tap and channel] = sum over the part's rows of gradient * image, or, with STEP
+    and one part, what an SGD step with that gradient makes of it."""
     client = (tl.program_id(2) % clients).to(tl.int64)
     part = tl.program_id(2) // clients
     images += client * batch * source_height * source_width * channels
@@ -139,16 +145,14 @@ def _summed_product(
             other=0.0,
         )
         total = tl.dot(tl.trans(pulls), values, total, input_precision=PRECISION)
-    result += (part * clients + client) * out * columns
-    tl.store(
-        result + to[:, None] * columns + both[None, :],
-        total,
-        mask=(to < out)[:, None] & (both < columns)[None, :],
-    )
+    at = result + (part * clients + client) * out * columns + to[:, None] * columns + both[None, :]
+    known = (to < out)[:, None] & (both < columns)[None, :]
+    if STEP:
+        total = keep * tl.load(at, mask=known, other=0.0) - learning_rate * total
+    tl.store(at, total, mask=known)
 
 
-@dataclass(frozen=True)
-class Convolution:
+class Convolution(NamedTuple):  # a tuple, since graphs know no other constants
     """A layer's geometry, the same along both axes."""
 
     stride: int
@@ -164,17 +168,50 @@ def stacked_convolution(
     images: torch.Tensor,
     kernels: torch.Tensor,
     bias: torch.Tensor | None,
-    stride: int = 1,
-    padding: int = 0,
-    dilation: int = 1,
+    geometry: Convolution,
     half: torch.dtype | None = None,
+    calls: list[LayerCall] | None = None,
 ) -> torch.Tensor:
     """Client i's images [client, batch, in, height, width] with kernels[i] [out, in, height, width] and bias[i].
 
-    Products and outputs are in `half` precision where it is given.
+    Products and outputs are in `half` precision where it is given. With `calls`, autograd sees kernels and bias
+    as constants, and the call is added to the list.
     """
-    geometry = Convolution(stride, padding, dilation)
-    outputs: torch.Tensor = _StackedConvolution.apply(images, kernels, bias, geometry, half)
+    if calls is None:
+        return _convolved(images, kernels, bias, geometry, half)
+    layer = _StackedLayer(kernels, bias, geometry)
+    outputs = _convolved(images, kernels.detach(), None if bias is None else bias.detach(), geometry, half)
+    return remembered(layer, images, outputs, calls) if layer.trained else outputs
+
+
+class _StackedLayer:
+    """The kernels [client, out, in, height, width] and biases of many clients, in a step changed in place."""
+
+    def __init__(self, kernels: torch.Tensor, bias: torch.Tensor | None, geometry: Convolution) -> None:
+        self.kernels, self.geometry = (kernels.detach() if kernels.requires_grad else None), geometry
+        self.bias = None if bias is None or not bias.requires_grad else bias.detach()
+        self.trained = self.kernels is not None or self.bias is not None
+
+    def step(self, inputs: torch.Tensor, gradient: torch.Tensor, sgd: InPlaceSGD) -> None:
+        gradient = innermost(gradient)
+        if self.bias is not None:
+            if sgd.keep != 1.0:
+                self.bias.mul_(sgd.keep)
+            total = gradient.sum(dim=(1, 2, 3), dtype=self.bias.dtype)
+            self.bias.sub_(total, alpha=sgd.learning_rate)
+        if self.kernels is not None:
+            images, kernels = innermost(inputs.to(gradient.dtype)), self.kernels.permute(0, 1, 3, 4, 2)
+            sums = _Sums(gradient, images, kernels.shape, self.geometry)
+            if sums.parts == 1 and kernels.is_contiguous():
+                sums.launch(kernels, sgd)
+            else:
+                if sgd.keep != 1.0:
+                    kernels.mul_(sgd.keep)
+                kernels.sub_(sums.total(), alpha=sgd.learning_rate)
+
+
+def _convolved(*arguments: Any) -> torch.Tensor:
+    outputs: torch.Tensor = _StackedConvolution.apply(*arguments)
     return outputs
 
 
@@ -208,7 +245,7 @@ class _StackedConvolution(torch.autograd.Function):
             outermost(_image_gradient(gradient, kernels, images.shape, ctx.geometry)).to(of_images)
             if wants_images
             else None,
-            outermost(_kernel_gradient(gradient, images, kernels.shape, ctx.geometry)).to(of_kernels)
+            outermost(_Sums(gradient, images, kernels.shape, ctx.geometry).total()).to(of_kernels)
             if wants_kernels
             else None,
             gradient.sum(dim=(1, 2, 3), dtype=torch.float32).to(of_bias) if wants_bias else None,
@@ -325,26 +362,37 @@ def _launch_gathered(
     )  # fmt: skip
 
 
-def _kernel_gradient(
-    gradient: torch.Tensor, images: torch.Tensor, shape: torch.Size, geometry: Convolution
-) -> torch.Tensor:
-    clients, batch, source_height, source_width, channels = images.shape
-    _, out, taps_high, taps_wide, _ = shape
-    _, _, height, width, _ = gradient.shape
-    entries = taps_high * taps_wide * channels
-    tile = _summed_tile(out, entries, images.dtype)
-    tiles = triton.cdiv(out, tile.rows) * triton.cdiv(entries, tile.columns)
-    all_rows = batch * height * width
-    # Sums in parts where there are too few tiles; the parts are then added in one order.
-    parts = max(1, min(ENOUGH_PROGRAMS // (tiles * clients), all_rows // (8 * tile.inner)))
-    rows_each = triton.cdiv(triton.cdiv(all_rows, parts), tile.inner) * tile.inner
-    result = torch.empty(parts, *shape, dtype=torch.float32, device=images.device)
-    _summed_product[(triton.cdiv(out, tile.rows), triton.cdiv(entries, tile.columns), clients * parts)](
-        images, gradient, result,
-        clients, batch, source_height, source_width, height, width, channels, out,
-        taps_high, taps_wide,
-        geometry.stride, -geometry.padding, geometry.dilation,
-        rows_each,
-        PRECISION=_precision(images), **tile.options,
-    )  # fmt: skip
-    return result.sum(dim=0) if parts > 1 else result[0]
+class _Sums:
+    """The gradient of kernels [client, out, height, width, in]: the sum over all rows, in `parts` where there
+    are too few tiles to fill a GPU; these are then added in one order."""
+
+    def __init__(
+        self, gradient: torch.Tensor, images: torch.Tensor, shape: torch.Size, geometry: Convolution
+    ) -> None:
+        self.gradient, self.images, self.shape, self.geometry = gradient, images, shape, geometry
+        clients, out, *taps_and_channels = shape
+        entries = math.prod(taps_and_channels)
+        self.tile = tile = _summed_tile(out, entries, images.dtype)
+        tiles = triton.cdiv(out, tile.rows), triton.cdiv(entries, tile.columns)
+        rows = gradient.shape[1:4].numel()
+        self.parts = max(1, min(ENOUGH_PROGRAMS // (clients * math.prod(tiles)), rows // (8 * tile.inner)))
+        self.rows_each = triton.cdiv(triton.cdiv(rows, self.parts), tile.inner) * tile.inner
+        self.grid = *tiles, clients * self.parts
+
+    def total(self) -> torch.Tensor:
+        result = torch.empty(self.parts, *self.shape, dtype=torch.float32, device=self.images.device)
+        self.launch(result, None)
+        return result.sum(dim=0) if self.parts > 1 else result[0]
+
+    def launch(self, result: torch.Tensor, sgd: InPlaceSGD | None) -> None:
+        """The sums of all parts, or kernels after their step."""
+        _, _, taps_high, taps_wide, channels = self.shape
+        _summed_product[self.grid](
+            self.images, self.gradient, result,
+            *self.images.shape[:4], *self.gradient.shape[2:4], channels, self.shape[1],
+            taps_high, taps_wide,
+            self.geometry.stride, -self.geometry.padding, self.geometry.dilation,
+            self.rows_each,
+            0.0 if sgd is None else sgd.learning_rate, 1.0 if sgd is None else sgd.keep,
+            STEP=sgd is not None, PRECISION=_precision(self.images), **self.tile.options,
+        )  # fmt: skip

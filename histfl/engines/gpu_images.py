@@ -20,11 +20,11 @@ class GpuImages:
         self.half = torch.bfloat16 if precision == "bf16" else None
 
     def __call__(self, layer: nn.Module) -> Rewritten | None:
-        from histfl.engines.gpu_convolution import stacked_convolution
+        from histfl.engines.gpu_convolution import Convolution, stacked_convolution
         from histfl.engines.gpu_normalisation import stacked_normalisation
 
         if type(layer) is nn.Conv2d and (geometry := _geometry(layer)) is not None:
-            return stacked_convolution, (*geometry, self.half)
+            return stacked_convolution, (Convolution(*geometry), self.half)
         if type(layer) is nn.BatchNorm2d and layer.affine and not layer.track_running_stats:
             return stacked_normalisation, (layer.eps,)
         if type(layer) is nn.MaxPool2d and not layer.return_indices:
@@ -33,6 +33,9 @@ class GpuImages:
         if type(layer) is nn.AdaptiveAvgPool2d:
             return _average_pool, (layer.output_size,)
         return None
+
+    def steps_itself(self, layer: nn.Module) -> bool:
+        return type(layer) is nn.Conv2d and _geometry(layer) is not None
 
     def finish(self, graph: fx.Graph, module: nn.Module) -> None:
         """A sum and a ReLU after a normalisation that nothing else reads become parts of it; a ReLU before a

@@ -21,7 +21,7 @@ from histfl.engines.losses import stacked_loss
 from histfl.engines.room import with_room
 from histfl.engines.stacked_chain import ChainSteps, chain_of, rooms, tensors_of
 from histfl.engines.stacked_graph import CpuImages, Images, StackedGraph, shared_tensors
-from histfl.engines.stacked_linear import InPlaceSGD, LinearCall
+from histfl.engines.stacked_linear import InPlaceSGD, LayerCall
 from histfl.engines.updates import StackedSGD
 from histfl.partition import State
 from histfl.training import LocalTraining, Task
@@ -85,7 +85,7 @@ class StackedTrainer:
         sgd = StackedSGD(rest, self.task.local, before)
 
         def step(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-            calls: list[LinearCall] = []
+            calls: list[LayerCall] = []
             outputs = self.graph(inputs, tensors, None if self.in_place is None else calls)
             with torch.no_grad():
                 values, pull = self.losses(outputs.detach(), targets)

@@ -20,7 +20,7 @@ from histfl.engines.losses import StackedLoss
 from histfl.engines.pooling import Pool, StackedMaxPool2d, stacked_max_pool2d
 from histfl.engines.room import Axes, whole
 from histfl.engines.stacked_conv import Geometry, StackedConv2d, stacked_conv2d
-from histfl.engines.stacked_linear import InPlaceSGD, StackedLinear, stacked_linear
+from histfl.engines.stacked_linear import InPlaceSGD, StackedLinear, StepsItself, stacked_linear
 
 
 class Link(Protocol):
@@ -35,10 +35,8 @@ class Link(Protocol):
         ...
 
 
-class TrainedLink(Link, Protocol):
-    def step(self, inputs: torch.Tensor, gradient: torch.Tensor, sgd: InPlaceSGD) -> None:
-        """One SGD step from the last inputs and the gradient of their outputs."""
-        ...
+class TrainedLink(Link, StepsItself, Protocol):
+    """One that steps itself from its last inputs."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from torch import fx, nn
 
 from histfl.engines.pooling import pool_of, stacked_max_pool2d
 from histfl.engines.stacked_conv import geometry_of, stacked_conv2d
-from histfl.engines.stacked_linear import LinearCall, stacked_linear
+from histfl.engines.stacked_linear import LayerCall, stacked_linear
 from histfl.partition import State
 
 Rewritten = tuple[Callable[..., torch.Tensor], tuple[Any, ...]]  # a stacked layer, and what it takes last
@@ -29,6 +29,10 @@ class Images(Protocol):
 
     def __call__(self, layer: nn.Module) -> Rewritten | None:
         """A function of inputs, the layer's weight and bias if it has such, and further arguments."""
+        ...
+
+    def steps_itself(self, layer: nn.Module) -> bool:
+        """Whether the function takes a list of `LayerCall` after all else."""
         ...
 
     def finish(self, graph: fx.Graph, module: nn.Module) -> None:
@@ -46,6 +50,9 @@ class CpuImages:
             return stacked_max_pool2d, pool
         return None
 
+    def steps_itself(self, layer: nn.Module) -> bool:
+        return False
+
     def finish(self, graph: fx.Graph, module: nn.Module) -> None:
         pass
 
@@ -57,8 +64,9 @@ class Unstackable(Exception):
 class StackedGraph:
     """`graph(inputs [client, batch, ...], tensors, calls)` with every tensor of `tensors` [client, ...].
 
-    `alone` names the weights and biases of linear layers all of whose parameters the graph reads exactly
-    once; where `calls` is given, what these layers did is added to it, and autograd sees them as constants.
+    `alone` names the weights and biases of layers that can step themselves and all of whose parameters the
+    graph reads exactly once; where `calls` is given, what these layers did is added to it, and autograd sees
+    their parameters as constants.
     With `images`, layers over images are taken too, as it rewrites them.
     """
 
@@ -72,10 +80,10 @@ class StackedGraph:
         source.eliminate_dead_code()
         called = [model.get_submodule(str(node.target)) for node in source.nodes if node.op == "call_module"]
         reads = Counter(id(parameter) for module in called for parameter in module.parameters(recurse=False))
-        linear = [m for m in called if type(m) is nn.Linear]
+        able = [m for m in called if type(m) is nn.Linear or (images is not None and images.steps_itself(m))]
         self.alone = frozenset(
             names[id(parameter)]
-            for m in linear
+            for m in able
             if all(reads[id(parameter)] == 1 for parameter in m.parameters())
             for parameter in m.parameters()
         )
@@ -86,7 +94,7 @@ class StackedGraph:
         self.module = fx.GraphModule(model, graph)
 
     def __call__(
-        self, inputs: torch.Tensor, tensors: Mapping[str, torch.Tensor], calls: list[LinearCall] | None = None
+        self, inputs: torch.Tensor, tensors: Mapping[str, torch.Tensor], calls: list[LayerCall] | None = None
     ) -> torch.Tensor:
         outputs: torch.Tensor = self.module(inputs, tensors, calls)
         return outputs
@@ -146,10 +154,9 @@ class _Rewriter:
         if type(module) is nn.Flatten and (module.start_dim, module.end_dim) == (1, -1):
             return self.graph.call_function(torch.flatten, (inputs, 2))
         if type(module) is nn.Linear:
-            both = [module.weight] if module.bias is None else [module.weight, module.bias]
-            alone = all(self.names[id(tensor)] in self.alone for tensor in both)
-            calls = self.calls if alone else None
-            return self.graph.call_function(stacked_linear, (inputs, *self._affine(module), calls))
+            return self.graph.call_function(
+                stacked_linear, (inputs, *self._affine(module), self._calls(module))
+            )
         if type(module) is nn.LayerNorm:
             axes = len(module.normalized_shape)
             return self.graph.call_function(_layer_norm, (inputs, *self._affine(module), axes, module.eps))
@@ -158,8 +165,14 @@ class _Rewriter:
         if self.images is not None and (rewritten := self.images(module)) is not None:
             function, more = rewritten
             affine = self._affine(module) if hasattr(module, "weight") else ()
-            return self.graph.call_function(function, (inputs, *affine, *more))
+            calls = (self._calls(module),) if self.images.steps_itself(module) else ()
+            return self.graph.call_function(function, (inputs, *affine, *more, *calls))
         raise Unstackable(f"{node.target} is a {type(module).__name__}")
+
+    def _calls(self, module: nn.Module) -> fx.Node | None:
+        """The list of calls, for a layer that steps itself."""
+        alone = all(self.names[id(tensor)] in self.alone for tensor in module.parameters(recurse=False))
+        return self.calls if alone else None
 
     def _affine(self, module: nn.Module) -> tuple[fx.Node | None, fx.Node | None]:
         """Where the graph reads the clients' weights and biases of a layer."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
@@ -13,6 +14,14 @@ class InPlaceSGD:
 
     learning_rate: float
     keep: float
+
+
+class StepsItself(Protocol):
+    """A layer that takes its SGD steps without autograd."""
+
+    def step(self, inputs: torch.Tensor, gradient: torch.Tensor, sgd: InPlaceSGD) -> None:
+        """One step from inputs and the gradient of their outputs."""
+        ...
 
 
 class StackedLinear:
@@ -55,17 +64,27 @@ class StackedLinear:
 
 
 @dataclass(frozen=True)
-class LinearCall:
+class LayerCall:
     """What a layer saw and gave. Only the gradient of `outputs` is asked of autograd; the layer steps itself
     from that."""
 
-    layer: StackedLinear
+    layer: StepsItself
     inputs: torch.Tensor
     outputs: torch.Tensor
 
 
+def remembered(
+    layer: StepsItself, inputs: torch.Tensor, outputs: torch.Tensor, calls: list[LayerCall]
+) -> torch.Tensor:
+    """`outputs`, whose gradient can be asked for; the call is added to the list."""
+    if not outputs.requires_grad:
+        outputs.requires_grad_()
+    calls.append(LayerCall(layer, inputs, outputs))
+    return outputs
+
+
 def stacked_linear(
-    inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, calls: list[LinearCall] | None
+    inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, calls: list[LayerCall] | None
 ) -> torch.Tensor:
     """Client i's inputs [client, batch, ..., in] through weight[i] [out, in] and bias[i] [out].
 
@@ -76,11 +95,7 @@ def stacked_linear(
         return _affine(inputs, weight.transpose(1, 2), None if bias is None else bias.unsqueeze(1))
     layer = StackedLinear(weight, bias)
     outputs = layer(inputs)
-    if layer.trained:
-        if not outputs.requires_grad:
-            outputs.requires_grad_()
-        calls.append(LinearCall(layer, inputs, outputs))
-    return outputs
+    return remembered(layer, inputs, outputs, calls) if layer.trained else outputs
 
 
 def _affine(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:

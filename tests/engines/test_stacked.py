@@ -17,7 +17,7 @@ from histfl.engines.pooling import pool_across_images
 from histfl.engines.room import with_room
 from histfl.engines.stacked_chain import ChainSteps, chain_of, rooms
 from histfl.engines.stacked_graph import StackedGraph, Unstackable
-from histfl.engines.stacked_linear import InPlaceSGD, LinearCall, stacked_linear
+from histfl.engines.stacked_linear import InPlaceSGD, LayerCall, stacked_linear
 
 
 @settings(deadline=None, max_examples=40)
@@ -41,7 +41,7 @@ def test_stacked_linear_is_each_clients_linear_and_its_step(
     start = [normal(clients, out, width), *([normal(clients, out)] if bias else [])]
     tensors = [x.clone().requires_grad_() for x in start]
     pull = normal(clients, *between, out)
-    calls: list[LinearCall] = []
+    calls: list[LayerCall] = []
     outputs = stacked_linear(inputs, tensors[0], tensors[1] if bias else None, calls if in_place else None)
     wanted = [inputs, *(call.outputs for call in calls), *([] if in_place else tensors)]
     with torch.no_grad():
