@@ -9,7 +9,7 @@ from torch import nn
 
 from histfl.devices import triton_installed
 from histfl.engines.blocks import channels_innermost
-from histfl.engines.gpu_images import GpuImages
+from histfl.engines.gpu.images import GpuImages
 from histfl.engines.stacked_graph import StackedGraph
 from histfl.engines.stacked_linear import InPlaceSGD, LayerCall
 from histfl.models import build_model
@@ -56,7 +56,7 @@ def assert_same(found: torch.Tensor, expected: torch.Tensor, leaves: Sequence[to
 def test_convolutions(
     channels: int, out: int, size: int, taps: int, stride: int, padding: int, dilation: int, bias: bool
 ) -> None:
-    from histfl.engines.gpu_convolution import Convolution, stacked_convolution
+    from histfl.engines.gpu.convolution import Convolution, stacked_convolution
 
     images, kernels = (
         drawn(CLIENTS, BATCH, channels, size, size + 1),
@@ -83,7 +83,7 @@ def test_convolutions(
 @pytest.mark.parametrize("with_sum", [False, True])
 @pytest.mark.parametrize("channels", [3, 16, 70])
 def test_normalisation(channels: int, with_sum: bool, relu: bool) -> None:
-    from histfl.engines.gpu_normalisation import stacked_normalisation
+    from histfl.engines.gpu.normalisation import stacked_normalisation
 
     values, added = drawn(CLIENTS, BATCH, channels, 9, 7), drawn(CLIENTS, BATCH, channels, 9, 7)
     weight, bias = drawn(CLIENTS, channels), drawn(CLIENTS, channels)
@@ -103,7 +103,7 @@ def test_normalisation(channels: int, with_sum: bool, relu: bool) -> None:
 @pytest.mark.parametrize(("batch", "classes"), [(50, 10), (7, 3), (300, 1000)])
 @pytest.mark.parametrize("classes_first", [False, True])
 def test_cross_entropies(batch: int, classes: int, classes_first: bool) -> None:
-    from histfl.engines.gpu_losses import cross_entropies
+    from histfl.engines.gpu.losses import cross_entropies
 
     outputs = 5.0 * drawn(CLIENTS, batch, classes).detach()
     if classes_first:
@@ -144,7 +144,7 @@ def test_models_take_the_kernels(name: str, options: dict[str, int], shape: tupl
 
 @pytest.mark.parametrize("laid_out", [True, False])
 def test_kernels_step_themselves(laid_out: bool) -> None:
-    from histfl.engines.gpu_convolution import Convolution, stacked_convolution
+    from histfl.engines.gpu.convolution import Convolution, stacked_convolution
 
     images, bias = drawn(300, BATCH, 8, 9, 9).detach(), drawn(300, 20)  # clients enough for steps in place
     kernels = (

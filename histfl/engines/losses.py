@@ -37,7 +37,7 @@ def cross_entropies(outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch
     """Of outputs [client, batch, class]: the mean of -log p(target) over the batch, p being the softmax of the
     outputs, and its gradient (p - 1[target]) / batch, both from one softmax."""
     if outputs.is_cuda and outputs.dtype is torch.float32 and triton_installed():
-        from histfl.engines import gpu_losses
+        from histfl.engines.gpu import losses as gpu_losses
 
         if outputs.shape[2] <= gpu_losses.MOST_CLASSES:
             return gpu_losses.cross_entropies(outputs, targets)

@@ -15,7 +15,7 @@ from histfl.engines.blocks import (
     stacked_constants,
     stacked_start,
 )
-from histfl.engines.gpu_images import GpuImages
+from histfl.engines.gpu.images import GpuImages
 from histfl.engines.image_kernels import kernels_installed
 from histfl.engines.losses import stacked_loss
 from histfl.engines.room import with_room

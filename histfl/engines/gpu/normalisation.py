@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch.autograd.function import once_differentiable
 
-from histfl.engines.gpu_convolution import innermost, outermost
+from histfl.engines.gpu.convolution import innermost, outermost
 
 PARTS = 32  # of the rows, so that even a few clients fill a GPU
 ROWS = 64  # of 64 channels read at once; more of fewer

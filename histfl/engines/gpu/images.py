@@ -20,8 +20,8 @@ class GpuImages:
         self.half = torch.bfloat16 if precision == "bf16" else None
 
     def __call__(self, layer: nn.Module) -> Rewritten | None:
-        from histfl.engines.gpu_convolution import Convolution, stacked_convolution
-        from histfl.engines.gpu_normalisation import stacked_normalisation
+        from histfl.engines.gpu.convolution import Convolution, stacked_convolution
+        from histfl.engines.gpu.normalisation import stacked_normalisation
 
         if type(layer) is nn.Conv2d and (geometry := _geometry(layer)) is not None:
             return stacked_convolution, (Convolution(*geometry), self.half)
@@ -40,7 +40,7 @@ class GpuImages:
     def finish(self, graph: fx.Graph, module: nn.Module) -> None:
         """A sum and a ReLU after a normalisation that nothing else reads become parts of it; a ReLU before a
         max-pooling follows it, which is the same with less to do."""
-        from histfl.engines.gpu_normalisation import stacked_normalisation
+        from histfl.engines.gpu.normalisation import stacked_normalisation
 
         for node in list(graph.nodes):
             if node.target is stacked_normalisation:
@@ -55,7 +55,7 @@ class GpuImages:
 
 
 def _with_what_follows(graph: fx.Graph, module: nn.Module, node: fx.Node) -> None:
-    from histfl.engines.gpu_normalisation import stacked_normalisation
+    from histfl.engines.gpu.normalisation import stacked_normalisation
 
     user = next(iter(node.users))
     if len(node.users) == 1 and _is_sum(user):
