@@ -1,15 +1,13 @@
 """The fast engine: clients step together where their model allows it, and cells side by side.
 
-On a CPU every thread runs with one torch thread of its own on a few clients at a time, whose weights stay
-in cache; cells (small ones in bundles) go at their own pace and meet at the end of the global round. On a
+On a CPU every thread, with one torch thread of its own, does whole cells (small ones in bundles), a few
+clients at a time, whose weights stay in cache; the threads meet at the end of the global round. On a
 GPU the clients of all cells with submodels of one shape step together.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
@@ -17,6 +15,7 @@ from itertools import groupby
 import torch
 
 from histfl.engines.blocks import Block, Part, Trainer, cut_into_blocks, halves, num_clients
+from histfl.engines.crew import Crew
 from histfl.engines.memory import keep_freed_memory, within
 from histfl.engines.reference import ReferenceEngine
 from histfl.engines.ways import choose_trainer
@@ -84,23 +83,18 @@ class VectorisedEngine:
 
 
 def _run_threads(bundles: Sequence[Sequence[CellJob]], trainer: Trainer) -> list[list[_End]]:
-    """Bundles of cells side by side; their blocks go to as many threads as torch may use."""
+    """Bundles of cells side by side, on as many threads as torch may use."""
     keep_freed_memory()
     with _one_torch_thread() as threads:
         if threads == 1:
             return _run_in_turn(bundles, trainer)
-        # One bundle more than threads: while one averages, the others still have blocks for all.
-        with (
-            ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as workers,
-            ThreadPoolExecutor(threads + 1, initializer=torch.set_num_threads, initargs=(1,)) as cells,
-        ):
-            mapper = _side_by_side(trainer, workers, threads)
-            try:
-                return list(cells.map(lambda jobs: _run_cells(jobs, trainer, mapper), bundles))
-            except BaseException:  # an interrupt too: wait for no more than the blocks in progress
-                workers.shutdown(wait=False, cancel_futures=True)
-                cells.shutdown(wait=False, cancel_futures=True)
-                raise
+        crew = Crew(threads)
+
+        def mapper(blocks: Iterable[Block]) -> Iterator[_Piece]:
+            for pieces in crew.parts(lambda block: list(_train(trainer, block)), blocks):
+                yield from pieces
+
+        return crew.jobs(lambda jobs: _run_cells(jobs, trainer, mapper), bundles)
 
 
 def _run_in_turn(bundles: Sequence[Sequence[CellJob]], trainer: Trainer) -> list[list[_End]]:
@@ -199,20 +193,6 @@ def _train(trainer: Trainer, block: Block) -> Iterator[_Piece]:
         return
     for half in halves(block):
         yield from _train(trainer, half)
-
-
-def _side_by_side(trainer: Trainer, workers: ThreadPoolExecutor, threads: int) -> _Mapper:
-    def mapper(blocks: Iterable[Block]) -> Iterator[_Piece]:
-        # A few blocks ahead keep the threads busy, and no more of the cell's models in memory than that.
-        ahead: deque[Future[list[_Piece]]] = deque()
-        for block in blocks:
-            ahead.append(workers.submit(lambda block: list(_train(trainer, block)), block))
-            if len(ahead) > threads:
-                yield from ahead.popleft().result()
-        while ahead:
-            yield from ahead.popleft().result()
-
-    return mapper
 
 
 @contextmanager
