@@ -7,6 +7,7 @@ GPU the clients of all cells with submodels of one shape step together.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from itertools import groupby
 
 import torch
 
-from histfl.engines.blocks import Block, Part, Trainer, cut_into_blocks, halves, num_clients
+from histfl.engines.blocks import FEWEST, Block, Part, Trainer, cut_into_blocks, halves, num_clients
 from histfl.engines.crew import Crew
 from histfl.engines.memory import keep_freed_memory, within
 from histfl.engines.reference import ReferenceEngine
@@ -64,8 +65,10 @@ class VectorisedEngine:
         trainer = self._trainer(jobs[0].task) if jobs else None
         if trainer is None:
             return ReferenceEngine().run(jobs)
+        run = _run_in_turn
+        if jobs[0].task.data.inputs.device.type == "cpu":
+            run, trainer = _run_threads, _Shared(trainer, jobs)
         bundles = _bundles(jobs, trainer)
-        run = _run_threads if jobs[0].task.data.inputs.device.type == "cpu" else _run_in_turn
         with products(jobs[0].task.local.precision):
             found = run([[jobs[place] for place in places] for places in bundles], trainer)
         ends = {
@@ -80,6 +83,22 @@ class VectorisedEngine:
             trainer = choose_trainer(task)
             self._known = task, trainer and within(self.memory_gb, trainer, task)
         return self._known[1]
+
+
+class _Shared:
+    """A trainer whose blocks are small enough for two a core.
+
+    It asks for the machine's cores, not for the threads, since sums in blocks of other sizes differ by
+    rounding: a run gives the same result on any number of threads.
+    """
+
+    def __init__(self, trainer: Trainer, jobs: Sequence[CellJob]) -> None:
+        clients = sum(max(map(len, job.schedule.arrived), default=0) for job in jobs)
+        self.share = max(-(-clients // (2 * (os.cpu_count() or 1))), FEWEST)
+        self.trainer, self.train = trainer, trainer.train
+
+    def clients_at_once(self, start: State) -> int | None:
+        return min(self.trainer.clients_at_once(start) or self.share, self.share)
 
 
 def _run_threads(bundles: Sequence[Sequence[CellJob]], trainer: Trainer) -> list[list[_End]]:
