@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Self
 
 START_LIMIT_S, TURN_LIMIT_S = 300.0, 1800.0
-WAKING_S = 2.0  # before a turn, for what a contender does on its own account after a pause
+WAKING_S = 1.0  # before a turn, for what a contender does on its own account after a pause
 SAMPLES_A_SECOND = 20
 TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 

@@ -39,7 +39,7 @@ def batches_of_clients(
     samples = torch.arange(num_samples, device=device)
     order = random_bits(key, clients[:, None, None], epochs[:, None], samples).argsort(dim=2)
     stream = order.flatten(start_dim=1)[:, place : place + length]
-    return stream.unflatten(1, (steps, batch_size))
+    return stream.view(len(clients), steps, batch_size)
 
 
 def variants_of_clients(
