@@ -1,8 +1,15 @@
-"""Moving numbers to where they are used."""
+"""Moving numbers to where they are used, and what there is to work on them."""
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import torch
+
+
+def triton_installed() -> bool:
+    """Whether kernels of our own can be compiled for a GPU (torch for CUDA brings Triton)."""
+    return find_spec("triton") is not None
 
 
 def moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

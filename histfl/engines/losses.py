@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 
+from histfl.devices import triton_installed
 from histfl.training.jobs import Loss
 
 StackedLoss = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
@@ -25,16 +26,21 @@ def stacked_loss(loss: Loss) -> StackedLoss:
         (pull,) = torch.autograd.grad(values, leaf, torch.ones_like(values))
         return values.detach(), pull
 
-    def cross_entropies(outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return (_of_classes if outputs.dim() == 3 else by_autograd)(outputs, targets)
+    def of_classes(outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return (cross_entropies if outputs.dim() == 3 else by_autograd)(outputs, targets)
 
-    return cross_entropies if loss is F.cross_entropy else by_autograd
+    return of_classes if loss is F.cross_entropy else by_autograd
 
 
 @torch.no_grad()
-def _of_classes(outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cross-entropies of outputs [client, batch, class]: the mean of -log p(target) over the batch, p being
-    the softmax of the outputs, and its gradient (p - 1[target]) / batch, both from one softmax."""
+def cross_entropies(outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of outputs [client, batch, class]: the mean of -log p(target) over the batch, p being the softmax of the
+    outputs, and its gradient (p - 1[target]) / batch, both from one softmax."""
+    if outputs.is_cuda and outputs.dtype is torch.float32 and triton_installed():
+        from histfl.engines import gpu_losses
+
+        if outputs.shape[2] <= gpu_losses.MOST_CLASSES:
+            return gpu_losses.cross_entropies(outputs, targets)
     # Classes on the axis before the last: torch's softmax over few entries is several times faster so.
     log_p = torch.log_softmax(outputs.transpose(1, 2), dim=1)
     right = targets.unsqueeze(1)

@@ -6,12 +6,22 @@ from collections.abc import Callable
 
 import torch
 
-from histfl.engines.blocks import FEWEST, Batches, Block, Samples, stacked_constants, stacked_start
+from histfl.devices import triton_installed
+from histfl.engines.blocks import (
+    FEWEST,
+    Batches,
+    Block,
+    Samples,
+    channels_innermost,
+    stacked_constants,
+    stacked_start,
+)
+from histfl.engines.gpu_images import GpuImages
 from histfl.engines.image_kernels import kernels_installed
 from histfl.engines.losses import stacked_loss
 from histfl.engines.room import with_room
 from histfl.engines.stacked_chain import ChainSteps, chain_of, rooms, tensors_of
-from histfl.engines.stacked_graph import StackedGraph, shared_tensors
+from histfl.engines.stacked_graph import CpuImages, Images, StackedGraph, shared_tensors
 from histfl.engines.stacked_linear import InPlaceSGD, LinearCall
 from histfl.engines.updates import StackedSGD
 from histfl.partition import State
@@ -29,7 +39,7 @@ class StackedTrainer:
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        self.graph = StackedGraph(task.model, images=_kernels_fit(task))
+        self.graph = StackedGraph(task.model, images=_images(task))
         self.losses = stacked_loss(task.loss)
         self.samples = Samples(task)
         self.in_place = in_place_sgd(task.local)
@@ -65,10 +75,8 @@ class StackedTrainer:
             step = self._autograd_step(start, tensors, velocity)
         else:
             step = ChainSteps(self.chain, tensors, self.losses, self.in_place, self.rooms).step
-        total = torch.zeros(clients, device=self.task.data.inputs.device)
-        for inputs, targets in batches:
-            total = total + step(inputs, targets)
-        return {name: tensor.detach() for name, tensor in start.items()}, total
+        losses = torch.stack([step(inputs, targets) for inputs, targets in batches])
+        return {name: tensor.detach() for name, tensor in start.items()}, losses.sum(dim=0)
 
     def _autograd_step(
         self, start: State, tensors: State, velocity: State | None
@@ -95,14 +103,19 @@ class StackedTrainer:
 
     def placed(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor where products with it are fast."""
-        return with_room(tensor, self.rooms[name]) if name in self.rooms else tensor
+        if name in self.rooms:
+            return with_room(tensor, self.rooms[name])
+        return channels_innermost(tensor) if tensor.device.type == "cuda" else tensor
 
 
-def _kernels_fit(task: Task) -> bool:
-    """Whether the compiled kernels are there and know the model's numbers."""
+def _images(task: Task) -> Images | None:
+    """How layers over images are stacked on the task's device, where the compiler for that is installed and
+    knows the model's numbers."""
     kinds = {task.data.inputs.dtype, *(parameter.dtype for parameter in task.model.parameters())}
-    on_cpu = task.data.inputs.device.type == "cpu"
-    return on_cpu and len(kinds) == 1 and kinds <= {torch.float32, torch.float64} and kernels_installed()
+    if task.data.inputs.device.type == "cpu":
+        known = len(kinds) == 1 and kinds <= {torch.float32, torch.float64}
+        return CpuImages() if known and kernels_installed() else None
+    return GpuImages(task.local.precision) if kinds == {torch.float32} and triton_installed() else None
 
 
 def in_place_sgd(local: LocalTraining) -> InPlaceSGD | None:

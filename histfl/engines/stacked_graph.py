@@ -10,7 +10,7 @@ import copy
 import operator
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +20,34 @@ from histfl.engines.pooling import pool_of, stacked_max_pool2d
 from histfl.engines.stacked_conv import geometry_of, stacked_conv2d
 from histfl.engines.stacked_linear import LinearCall, stacked_linear
 from histfl.partition import State
+
+Rewritten = tuple[Callable[..., torch.Tensor], tuple[Any, ...]]  # a stacked layer, and what it takes last
+
+
+class Images(Protocol):
+    """How layers over images are stacked."""
+
+    def __call__(self, layer: nn.Module) -> Rewritten | None:
+        """A function of inputs, the layer's weight and bias if it has such, and further arguments."""
+        ...
+
+    def finish(self, graph: fx.Graph, module: nn.Module) -> None:
+        """Improve a rewritten graph, in place."""
+        ...
+
+
+class CpuImages:
+    """Layers with few channels, images innermost."""
+
+    def __call__(self, layer: nn.Module) -> Rewritten | None:
+        if type(layer) is nn.Conv2d and (geometry := geometry_of(layer)) is not None:
+            return stacked_conv2d, geometry
+        if type(layer) is nn.MaxPool2d and (pool := pool_of(layer)) is not None:
+            return stacked_max_pool2d, pool
+        return None
+
+    def finish(self, graph: fx.Graph, module: nn.Module) -> None:
+        pass
 
 
 class Unstackable(Exception):
@@ -31,10 +59,10 @@ class StackedGraph:
 
     `alone` names the weights and biases of linear layers all of whose parameters the graph reads exactly
     once; where `calls` is given, what these layers did is added to it, and autograd sees them as constants.
-    With `images`, layers over images are taken too, if few channels make that worth while.
+    With `images`, layers over images are taken too, as it rewrites them.
     """
 
-    def __init__(self, model: nn.Module, *, images: bool = False) -> None:
+    def __init__(self, model: nn.Module, *, images: Images | None = None) -> None:
         model = _out_of_place(model)
         names = {id(parameter): name for name, parameter in model.named_parameters()}
         try:
@@ -51,8 +79,11 @@ class StackedGraph:
             if all(reads[id(parameter)] == 1 for parameter in m.parameters())
             for parameter in m.parameters()
         )
-        self.of_images = images and any(type(m) is nn.Conv2d for m in called)
-        self.module = fx.GraphModule(model, _Rewriter(model, names, self.alone, images).rewrite(source))
+        self.of_images = images is not None and any(type(m) is nn.Conv2d for m in called)
+        graph = _Rewriter(model, names, self.alone, images).rewrite(source)
+        if images is not None:
+            images.finish(graph, model)
+        self.module = fx.GraphModule(model, graph)
 
     def __call__(
         self, inputs: torch.Tensor, tensors: Mapping[str, torch.Tensor], calls: list[LinearCall] | None = None
@@ -83,7 +114,7 @@ class _Rewriter:
     """Copies a graph node by node into its stacked form."""
 
     def __init__(
-        self, model: nn.Module, names: Mapping[int, str], alone: frozenset[str], images: bool
+        self, model: nn.Module, names: Mapping[int, str], alone: frozenset[str], images: Images | None
     ) -> None:
         self.model, self.names, self.alone, self.images = model, names, alone, images
         self.graph = fx.Graph()
@@ -124,10 +155,10 @@ class _Rewriter:
             return self.graph.call_function(_layer_norm, (inputs, *self._affine(module), axes, module.eps))
         if type(module) is nn.BatchNorm1d and not module.track_running_stats:
             return self.graph.call_function(_batch_norm, (inputs, *self._affine(module), module.eps))
-        if self.images and type(module) is nn.Conv2d and (geometry := geometry_of(module)) is not None:
-            return self.graph.call_function(stacked_conv2d, (inputs, *self._affine(module), *geometry))
-        if self.images and type(module) is nn.MaxPool2d and (pool := pool_of(module)) is not None:
-            return self.graph.call_function(stacked_max_pool2d, (inputs, *pool))
+        if self.images is not None and (rewritten := self.images(module)) is not None:
+            function, more = rewritten
+            affine = self._affine(module) if hasattr(module, "weight") else ()
+            return self.graph.call_function(function, (inputs, *affine, *more))
         raise Unstackable(f"{node.target} is a {type(module).__name__}")
 
     def _affine(self, module: nn.Module) -> tuple[fx.Node | None, fx.Node | None]:

@@ -71,6 +71,7 @@ def stacked_linear(
 
     With `calls`, autograd sees weight and bias as constants, and the call is added to the list.
     """
+    inputs = inputs.to(weight.dtype)  # layers before it may be in half precision
     if calls is None:
         return _affine(inputs, weight.transpose(1, 2), None if bias is None else bias.unsqueeze(1))
     layer = StackedLinear(weight, bias)

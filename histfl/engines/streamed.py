@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch.func import functional_call
 
-from histfl.engines.blocks import Batches
+from histfl.engines.blocks import Batches, channels_innermost
 from histfl.engines.updates import StackedSGD
 from histfl.partition import State
 from histfl.training import Task
@@ -30,10 +30,7 @@ class StreamedSteps:
         self._streams = [torch.cuda.Stream(device) for _ in range(STREAMS)] if device.type == "cuda" else []
 
     def placed(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """Kernels of convolutions with their channels innermost, [client, out, in, height, width]."""
-        if tensor.dim() != 5:
-            return tensor
-        return tensor.permute(0, 1, 3, 4, 2).contiguous().permute(0, 1, 4, 2, 3)
+        return channels_innermost(tensor)
 
     def steps(
         self, start: State, constants: State, batches: Batches, velocity: State | None = None

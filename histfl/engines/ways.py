@@ -36,8 +36,12 @@ def choose_trainer(task: Task) -> Trainer | None:
         stacked = _works(lambda: _agrees(StackedTrainer, task))
         if task.data.inputs.device.type == "cpu":
             return StackedTrainer(task) if stacked else OneByOneTrainer(task)
-        ways: list[Callable[[Task], Way]] = [StackedTrainer] if stacked else [VmappedSteps, StreamedSteps]
-        fitting = [make(task) for make in ways if stacked or _works(partial(_agrees, make, task))]
+        fitting: list[Way] = [StackedTrainer(task)] if stacked else []
+        if (
+            not stacked or StackedTrainer(task).graph.of_images
+        ):  # which is the fastest shows on the first block
+            others: list[Callable[[Task], Way]] = [VmappedSteps, StreamedSteps]
+            fitting += [make(task) for make in others if _works(partial(_agrees, make, task))]
         return CapturedTrainer(task, fitting) if fitting else None
 
 

@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
+from histfl.devices import moved
 from histfl.errors import PartitionError
 from histfl.network.network import Ints
 from histfl.partition.counts import shared_units
@@ -41,6 +42,26 @@ class Submodel:
                 mask &= keep[cut.unit]
             found.setdefault(parameter, {})[axis] = mask.nonzero().squeeze(1)
         return found
+
+    def positions_on(self, device: torch.device) -> Positions:
+        """The same on a device, to which all of them go in one copy, once."""
+        if device.type == "cpu" or not self.positions:
+            return self.positions
+        if device not in self._moved:
+            different = {id(kept): kept for axes in self.positions.values() for kept in axes.values()}
+            together = moved(torch.cat(list(different.values())), device)
+            there = dict(
+                zip(different, together.split([len(kept) for kept in different.values()]), strict=True)
+            )
+            self._moved[device] = {
+                name: {axis: there[id(kept)] for axis, kept in axes.items()}
+                for name, axes in self.positions.items()
+            }
+        return self._moved[device]
+
+    @cached_property
+    def _moved(self) -> dict[torch.device, Positions]:
+        return {}
 
 
 def draw(

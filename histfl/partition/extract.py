@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from math import prod
 
-from histfl.devices import moved
 from histfl.partition.draw import Submodel
 from histfl.partition.units import State
 
@@ -16,12 +15,12 @@ def extract(state: State, submodel: Submodel) -> State:
     """
     compact: State = {}
     for name, value in state.items():
-        axes = submodel.positions.get(name)
+        axes = submodel.positions_on(value.device).get(name)
         if axes is None:
             compact[name] = value.clone()
             continue
         for axis, positions in axes.items():
-            value = value.index_select(axis, moved(positions, value.device))
+            value = value.index_select(axis, positions)
         compact[name] = value
     return compact
 

@@ -34,7 +34,7 @@ def merge(state: State, parts: Iterable[tuple[Submodel, State]]) -> State:
                 old = state[name]
                 merged[name] = old.to(_WIDER.get(old.dtype, old.dtype), copy=True)
                 holders[name] = torch.zeros(_holders_shape(submodel, name, old.dim()))
-            _fold(merged[name], holders[name], submodel.positions.get(name, {}), value)
+            _fold(merged[name], holders[name], submodel, name, value)
     return {name: value.to(state[name].dtype) for name, value in merged.items()}
 
 
@@ -46,23 +46,25 @@ def _holders_shape(submodel: Submodel, name: str, dimensions: int) -> list[int]:
 
 
 def _fold(
-    mean: torch.Tensor, holders: torch.Tensor, axes: dict[int, torch.Tensor], value: torch.Tensor
+    mean: torch.Tensor, holders: torch.Tensor, submodel: Submodel, name: str, value: torch.Tensor
 ) -> None:
-    """Take one cell's `value` into the running mean; `holders` stays on the CPU, as positions do."""
+    """Take one cell's `value` into the running mean; `holders` stays on the CPU."""
     value = value.detach().to(mean.dtype)
-    before = _gather(holders, axes).clone()  # of an uncut parameter it is `holders` itself
-    _scatter(holders, axes, before + 1)
+    here = submodel.positions.get(name, {})
+    before = _gather(holders, here).clone()  # of an uncut parameter it is `holders` itself
+    _scatter(holders, here, before + 1)
+    there = submodel.positions_on(mean.device).get(name, {})
     if before.any():
-        current = _gather(mean, axes)
+        current = _gather(mean, there)
         before = moved(before, mean.device)
         # Where this cell is the first, its value itself: current + (value - current) may round.
         value = torch.where(before == 0, value, current + (value - current) / (before + 1).to(mean.dtype))
-    _scatter(mean, axes, value)
+    _scatter(mean, there, value)
 
 
 def _gather(full: torch.Tensor, axes: dict[int, torch.Tensor]) -> torch.Tensor:
     for axis, positions in axes.items():
-        full = full.index_select(axis, moved(positions, full.device))
+        full = full.index_select(axis, positions)
     return full
 
 
@@ -71,10 +73,10 @@ def _scatter(full: torch.Tensor, axes: dict[int, torch.Tensor], value: torch.Ten
         full.copy_(value)
     elif len(axes) == 1:
         ((axis, positions),) = axes.items()
-        full.index_copy_(axis, moved(positions, full.device), value)
+        full.index_copy_(axis, positions, value)
     else:
         # Write the innermost axis into a copy of the kept lines, and these back along the first axis.
         (axis, positions), *rest = axes.items()
-        lines = full.index_select(axis, moved(positions, full.device))
+        lines = full.index_select(axis, positions)
         _scatter(lines, dict(rest), value)
-        full.index_copy_(axis, moved(positions, full.device), lines)
+        full.index_copy_(axis, positions, lines)

@@ -17,7 +17,7 @@ from histfl.engines.pooling import StackedMaxPool2d, pool_of, stacked_max_pool2d
 from histfl.engines.stacked import StackedTrainer
 from histfl.engines.stacked_chain import ChainSteps, chain_of
 from histfl.engines.stacked_conv import FEW_CHANNELS, StackedConv2d, geometry_of, stacked_conv2d
-from histfl.engines.stacked_graph import StackedGraph, Unstackable
+from histfl.engines.stacked_graph import CpuImages, StackedGraph, Unstackable
 from histfl.engines.stacked_linear import InPlaceSGD
 from histfl.engines.ways import choose_trainer
 from histfl.training import hist
@@ -152,7 +152,7 @@ def test_a_chain_of_images_steps_as_autograd_does(frozen: str, keep: float) -> N
     ]
     losses = torch.stack([F.cross_entropy(*pair) for pair in zip(outputs, targets, strict=True)])
     losses.sum().backward()
-    chain = chain_of(StackedGraph(model, images=True).module)
+    chain = chain_of(StackedGraph(model, images=CpuImages()).module)
     assert chain is not None
     steps = ChainSteps(chain, stacked, stacked_loss(F.cross_entropy), InPlaceSGD(0.1, keep), {})
     torch.testing.assert_close(steps.step(images, targets), losses.detach())
@@ -166,7 +166,9 @@ def test_many_channels_are_left_to_torch() -> None:
     assert geometry_of(nn.Conv2d(FEW_CHANNELS, 2, 3, groups=2)) is not None
     assert geometry_of(nn.Conv2d(2, 2, 3, padding=1, padding_mode="reflect")) is None
     with pytest.raises(Unstackable):
-        StackedGraph(nn.Sequential(nn.Conv2d(1, FEW_CHANNELS, 3), nn.Conv2d(FEW_CHANNELS, 2, 3)), images=True)
+        StackedGraph(
+            nn.Sequential(nn.Conv2d(1, FEW_CHANNELS, 3), nn.Conv2d(FEW_CHANNELS, 2, 3)), images=CpuImages()
+        )
 
 
 def test_without_compiled_kernels_clients_train_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,102 @@
+"""Layers over images as one launch for all clients on a GPU, where Triton is installed (torch brings it)."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import fx, nn
+
+from histfl.engines.stacked_graph import Rewritten
+from histfl.training.precision import Precision
+
+
+class GpuImages:
+    """The stacked form of an image layer in that precision, and what may be done in one launch with it."""
+
+    def __init__(self, precision: Precision) -> None:
+        self.half = torch.bfloat16 if precision == "bf16" else None
+
+    def __call__(self, layer: nn.Module) -> Rewritten | None:
+        from histfl.engines.gpu_convolution import stacked_convolution
+        from histfl.engines.gpu_normalisation import stacked_normalisation
+
+        if type(layer) is nn.Conv2d and (geometry := _geometry(layer)) is not None:
+            return stacked_convolution, (*geometry, self.half)
+        if type(layer) is nn.BatchNorm2d and layer.affine and not layer.track_running_stats:
+            return stacked_normalisation, (layer.eps,)
+        if type(layer) is nn.MaxPool2d and not layer.return_indices:
+            pool = layer.kernel_size, layer.stride, layer.padding, layer.dilation, layer.ceil_mode
+            return _max_pool, pool
+        if type(layer) is nn.AdaptiveAvgPool2d:
+            return _average_pool, (layer.output_size,)
+        return None
+
+    def finish(self, graph: fx.Graph, module: nn.Module) -> None:
+        """A sum and a ReLU after a normalisation that nothing else reads become parts of it; a ReLU before a
+        max-pooling follows it, which is the same with less to do."""
+        from histfl.engines.gpu_normalisation import stacked_normalisation
+
+        for node in list(graph.nodes):
+            if node.target is stacked_normalisation:
+                _with_what_follows(graph, module, node)
+            elif node.target is _max_pool and _is_relu(relu := node.args[0], module) and len(relu.users) == 1:
+                node.replace_input_with(relu, relu.all_input_nodes[0])
+                graph.erase_node(relu)
+                with graph.inserting_after(node):
+                    later = graph.call_function(torch.relu)
+                node.replace_all_uses_with(later)
+                later.args = (node,)
+
+
+def _with_what_follows(graph: fx.Graph, module: nn.Module, node: fx.Node) -> None:
+    from histfl.engines.gpu_normalisation import stacked_normalisation
+
+    user = next(iter(node.users))
+    if len(node.users) == 1 and _is_sum(user):
+        (added,) = (other for other in user.all_input_nodes if other is not node)
+        with graph.inserting_before(user):  # what is added may be known only here
+            fused = graph.call_function(stacked_normalisation, (*node.args, added))
+        user.replace_all_uses_with(fused)
+        graph.erase_node(user)
+        graph.erase_node(node)
+        node = fused
+        user = next(iter(node.users))
+    if len(node.users) == 1 and _is_relu(user, module):
+        node.kwargs = {"relu": True}
+        user.replace_all_uses_with(node)
+        graph.erase_node(user)
+
+
+def _geometry(layer: nn.Conv2d) -> tuple[int, int, int] | None:
+    """Stride, padding and dilation where they are the same along both axes and the kernels know them."""
+    if layer.groups != 1 or layer.padding_mode != "zeros" or isinstance(layer.padding, str):
+        return None
+    both = layer.stride, layer.padding, layer.dilation
+    if any(len(set(pair)) != 1 for pair in both) or (layer.stride[0] > 1 and layer.dilation[0] > 1):
+        return None
+    return layer.stride[0], int(layer.padding[0]), layer.dilation[0]
+
+
+def _is_sum(node: fx.Node) -> bool:
+    return (
+        node.target in (operator.add, torch.add) and len(node.all_input_nodes) == 2 == len(node.args)
+    ) and not node.kwargs
+
+
+def _is_relu(node: fx.Node, module: nn.Module) -> bool:
+    if node.op == "call_module":
+        return type(module.get_submodule(str(node.target))) is nn.ReLU
+    return node.target in (torch.relu, F.relu) or (node.op, node.target) == ("call_method", "relu")
+
+
+def _max_pool(images: torch.Tensor, *pool: Any) -> torch.Tensor:
+    pooled: torch.Tensor = F.max_pool2d(images.flatten(0, 1), *pool)
+    return pooled.view(*images.shape[:2], *pooled.shape[1:])
+
+
+def _average_pool(images: torch.Tensor, size: int | tuple[int, int]) -> torch.Tensor:
+    pooled: torch.Tensor = F.adaptive_avg_pool2d(images.flatten(0, 1), size)
+    return pooled.view(*images.shape[:2], *pooled.shape[1:])

@@ -1,0 +1,140 @@
+"""The kernels for images of many clients on a GPU against torch's, client by client; skipped where there is none."""
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from histfl.devices import triton_installed
+from histfl.engines.gpu_images import GpuImages
+from histfl.engines.stacked_graph import StackedGraph
+from histfl.models import build_model
+
+pytestmark = pytest.mark.skipif(
+    not (torch.cuda.is_available() and triton_installed()), reason="no CUDA GPU with Triton here"
+)
+CLIENTS, BATCH = 3, 5
+
+
+def drawn(*shape: int) -> torch.Tensor:
+    generator = torch.Generator(device="cuda").manual_seed(sum(shape))
+    return torch.randn(*shape, generator=generator, device="cuda").requires_grad_()
+
+
+def assert_same(found: torch.Tensor, expected: torch.Tensor, leaves: Sequence[torch.Tensor]) -> None:
+    """Outputs and gradients, to float32's rounding of the largest entry (a wrong entry is of its size)."""
+    torch.manual_seed(1)
+    pull = torch.randn_like(expected)
+    both = zip(
+        (found, *torch.autograd.grad(found, leaves, pull)),
+        (expected, *torch.autograd.grad(expected, leaves, pull.double())),
+        strict=True,
+    )
+    for ours, right in both:
+        assert float((ours - right).abs().max()) <= 1e-5 * float(right.abs().max())
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(
+    ("channels", "out", "size", "taps", "stride", "padding", "dilation"),
+    [
+        (1, 6, 28, 5, 1, 2, 1),
+        (6, 16, 14, 5, 1, 0, 1),
+        (3, 64, 9, 3, 1, 1, 1),
+        (13, 37, 8, 3, 1, 1, 1),
+        (16, 16, 9, 3, 3, 1, 1),
+        (64, 130, 8, 1, 2, 0, 1),
+        (128, 64, 7, 3, 2, 1, 1),
+        (3, 5, 10, 3, 1, 1, 2),
+        (70, 300, 4, 3, 1, 1, 1),
+    ],
+)
+def test_convolutions(
+    channels: int, out: int, size: int, taps: int, stride: int, padding: int, dilation: int, bias: bool
+) -> None:
+    from histfl.engines.gpu_convolution import stacked_convolution
+
+    images, kernels = (
+        drawn(CLIENTS, BATCH, channels, size, size + 1),
+        drawn(CLIENTS, out, channels, taps, taps),
+    )
+    biases = drawn(CLIENTS, out) if bias else None
+    torch.backends.cudnn.allow_tf32 = False
+    found = stacked_convolution(images, kernels, biases, stride, padding, dilation)
+    each = [
+        F.conv2d(
+            images[i].double(),
+            kernels[i].double(),
+            None if biases is None else biases[i].double(),
+            stride,
+            padding,
+            dilation,
+        )
+        for i in range(CLIENTS)
+    ]
+    assert_same(found, torch.stack(each), [images, kernels] if biases is None else [images, kernels, biases])
+
+
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("with_sum", [False, True])
+@pytest.mark.parametrize("channels", [3, 16, 70])
+def test_normalisation(channels: int, with_sum: bool, relu: bool) -> None:
+    from histfl.engines.gpu_normalisation import stacked_normalisation
+
+    values, added = drawn(CLIENTS, BATCH, channels, 9, 7), drawn(CLIENTS, BATCH, channels, 9, 7)
+    weight, bias = drawn(CLIENTS, channels), drawn(CLIENTS, channels)
+    far = values + 10.0  # a mean far from zero must not cost the variance its digits
+    found = stacked_normalisation(far, weight, bias, 1e-5, added if with_sum else None, relu=relu)
+    each = [
+        F.batch_norm(
+            far[i].double(), None, None, weight[i].double(), bias[i].double(), training=True, eps=1e-5
+        )
+        for i in range(CLIENTS)
+    ]
+    expected = torch.stack(each) + (added.double() if with_sum else 0.0)
+    expected = torch.relu(expected) if relu else expected
+    assert_same(found, expected, [values, weight, bias, *([added] if with_sum else [])])
+
+
+@pytest.mark.parametrize(("batch", "classes"), [(50, 10), (7, 3), (300, 1000)])
+@pytest.mark.parametrize("classes_first", [False, True])
+def test_cross_entropies(batch: int, classes: int, classes_first: bool) -> None:
+    from histfl.engines.gpu_losses import cross_entropies
+
+    outputs = 5.0 * drawn(CLIENTS, batch, classes).detach()
+    if classes_first:
+        outputs = outputs.transpose(1, 2).contiguous().transpose(1, 2)
+    targets = torch.randint(classes, (CLIENTS, batch), device="cuda")
+    leaf = outputs.double().requires_grad_()
+    expected = torch.stack([F.cross_entropy(leaf[i], targets[i]) for i in range(CLIENTS)])
+    (right,) = torch.autograd.grad(expected.sum(), leaf)
+    losses, pull = cross_entropies(outputs, targets)
+    torch.testing.assert_close(losses.double(), expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(pull.double(), right, rtol=1e-4, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "shape"), [("lenet5", {}, (1, 28, 28)), ("resnet18", {"width": 4}, (3, 32, 32))]
+)
+def test_models_take_the_kernels(name: str, options: dict[str, int], shape: tuple[int, ...]) -> None:
+    model = build_model(name, options, shape, 10, seed=1).cuda()
+    if name == "resnet18":
+        for layer in model.modules():
+            if isinstance(layer, nn.BatchNorm2d):
+                layer.track_running_stats, layer.running_mean, layer.running_var = False, None, None
+    graph = StackedGraph(model, images=GpuImages("float32"))
+    assert graph.of_images
+    targets = [getattr(node.target, "__name__", "") for node in graph.module.graph.nodes]
+    assert sum(target == "stacked_convolution" for target in targets) == (2 if name == "lenet5" else 20)
+    parameters = {n: torch.stack([p, 1.1 * p]).detach() for n, p in model.named_parameters()}
+    inputs = drawn(2, BATCH, *shape).detach()
+    outputs = graph(inputs, parameters)
+    expected = torch.stack(
+        [
+            torch.func.functional_call(model.train(), {n: p[i] for n, p in parameters.items()}, (inputs[i],))
+            for i in range(2)
+        ]
+    )
+    assert float((outputs - expected).abs().max()) <= 1e-3 * float(expected.abs().max())
