@@ -1,4 +1,8 @@
-"""Contenders as processes: start them, ask them for turns, and see what their process trees use."""
+"""Contenders as processes: start them, ask them for turns, and see what their process trees use.
+
+Between its turns a contender is stopped with all its processes, so that whoever has the turn has the machine:
+Flower's processes, for one, take a twentieth of a core while they wait.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,7 @@ from types import TracebackType
 from typing import Any, Self
 
 START_LIMIT_S, TURN_LIMIT_S = 300.0, 1800.0
+WAKING_S = 1.0  # before a turn, for what a contender does on its own account after a pause
 SAMPLES_A_SECOND = 20
 TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 
@@ -53,15 +58,25 @@ class Contender:
         self._channel = connection.makefile("rw", encoding="utf-8")
         connection.close()  # the channel keeps it open
         self._answer()
+        self._send(signal.SIGSTOP)
 
     def turn(self, **request: object) -> dict[str, Any]:
         """Ask for a turn; the answer, with the processor seconds of the whole tree."""
+        self._send(signal.SIGCONT)
+        time.sleep(WAKING_S)
         before = cpu_seconds(self._process.pid)
         with contextlib.suppress(BrokenPipeError):  # it has ended, as the missing answer will tell
             self._channel.write(json.dumps(request) + "\n")
             self._channel.flush()
         answer = self._answer()
-        return answer | {"cpu_seconds": cpu_seconds(self._process.pid) - before}
+        answer["cpu_seconds"] = cpu_seconds(self._process.pid) - before
+        self._send(signal.SIGSTOP)
+        return answer
+
+    def _send(self, number: signal.Signals) -> None:
+        for process in tree(self._process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, number)
 
     def peak_memory(self, **request: object) -> int | None:
         """The most memory of the tree during a turn, in bytes; pages that processes share count once."""
@@ -111,6 +126,7 @@ class Contender:
 
     def close(self) -> None:
         """Let it end by itself, and end what is left of its session."""
+        self._send(signal.SIGCONT)
         with contextlib.suppress(AttributeError, OSError):
             self._channel.close()
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from histfl.devices import moved
+from histfl.engines.pages import put_in_large_pages
 from histfl.network.network import Ints
 from histfl.partition import State
 from histfl.training import CellJob, Task
@@ -29,6 +30,7 @@ class Part:
 
 
 Batches = Iterable[tuple[torch.Tensor, torch.Tensor]]  # inputs [client, batch, ...], targets [client, batch]
+FEWEST = 4  # clients a block on a CPU, where there are so many: with fewer Python is seen
 Block = Sequence[Part]  # parts of equal tensor shapes, of one task, round and edge round
 
 
@@ -128,6 +130,7 @@ class Samples:
         self._order = torch.from_numpy(task.split.order).to(device)
         # Rows of one axis: torch copies them faster than rows of many.
         self._rows = task.data.inputs.reshape(len(task.data), -1)
+        put_in_large_pages(self._rows)
 
     def indices(self, block: Block, edge_rounds: int = 1) -> torch.Tensor:
         """The samples of every client's batches, [step, client, batch], from the block's edge round on.

@@ -8,6 +8,7 @@ import torch
 
 from histfl.devices import triton_installed
 from histfl.engines.blocks import (
+    FEWEST,
     Batches,
     Block,
     Samples,
@@ -26,8 +27,8 @@ from histfl.engines.updates import StackedSGD
 from histfl.partition import State
 from histfl.training import LocalTraining, Task
 
-CACHE_BYTES = 4 * 2**20  # a block's images: a core's share of the last cache, on most machines
-MOST = 8  # clients a block on a CPU: fewer and Python is seen, more and nothing is gained
+CACHE_BYTES = 5 * 2**20  # a block's weights, or images: a core's share of the last cache, on most machines
+MOST = 16  # clients a block on a CPU: more and nothing is gained
 MOST_OF_IMAGES = 5  # their activations need the cache more than their weights do
 
 
@@ -55,7 +56,8 @@ class StackedTrainer:
             sample = self.task.data.inputs[0]
             batch = self.task.local.batch_size * sample.numel() * sample.element_size()
             return min(max(CACHE_BYTES // batch, 1), MOST_OF_IMAGES)
-        return MOST
+        size = sum(tensor.numel() * tensor.element_size() for tensor in start.values())
+        return min(max(CACHE_BYTES // size, FEWEST), MOST)
 
     def train(self, block: Block) -> tuple[State, torch.Tensor]:
         start = {name: self.placed(name, x).requires_grad_() for name, x in stacked_start(block).items()}

@@ -1,22 +1,22 @@
 """The fast engine: clients step together where their model allows it, and cells side by side.
 
-On a CPU every thread runs with one torch thread of its own on a few clients at a time, whose weights stay
-in cache; cells (small ones in bundles) go at their own pace and meet at the end of the global round. On a
+On a CPU every thread, with one torch thread of its own, does whole cells (small ones in bundles), a few
+clients at a time, whose weights stay in cache; the threads meet at the end of the global round. On a
 GPU the clients of all cells with submodels of one shape step together.
 """
 
 from __future__ import annotations
 
-from collections import deque
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 
 import torch
 
-from histfl.engines.blocks import Block, Part, Trainer, cut_into_blocks, halves, num_clients
+from histfl.engines.blocks import FEWEST, Block, Part, Trainer, cut_into_blocks, halves, num_clients
+from histfl.engines.crew import Crew
 from histfl.engines.memory import keep_freed_memory, within
 from histfl.engines.reference import ReferenceEngine
 from histfl.engines.ways import choose_trainer
@@ -65,8 +65,10 @@ class VectorisedEngine:
         trainer = self._trainer(jobs[0].task) if jobs else None
         if trainer is None:
             return ReferenceEngine().run(jobs)
+        run = _run_in_turn
+        if jobs[0].task.data.inputs.device.type == "cpu":
+            run, trainer = _run_threads, _Shared(trainer, jobs)
         bundles = _bundles(jobs, trainer)
-        run = _run_threads if jobs[0].task.data.inputs.device.type == "cpu" else _run_in_turn
         with products(jobs[0].task.local.precision):
             found = run([[jobs[place] for place in places] for places in bundles], trainer)
         ends = {
@@ -83,24 +85,35 @@ class VectorisedEngine:
         return self._known[1]
 
 
+class _Shared:
+    """A trainer whose blocks are small enough for two a core.
+
+    It asks for the machine's cores, not for the threads, since sums in blocks of other sizes differ by
+    rounding: a run gives the same result on any number of threads.
+    """
+
+    def __init__(self, trainer: Trainer, jobs: Sequence[CellJob]) -> None:
+        clients = sum(max(map(len, job.schedule.arrived), default=0) for job in jobs)
+        self.share = max(-(-clients // (2 * (os.cpu_count() or 1))), FEWEST)
+        self.trainer, self.train = trainer, trainer.train
+
+    def clients_at_once(self, start: State) -> int | None:
+        return min(self.trainer.clients_at_once(start) or self.share, self.share)
+
+
 def _run_threads(bundles: Sequence[Sequence[CellJob]], trainer: Trainer) -> list[list[_End]]:
-    """Bundles of cells side by side; their blocks go to as many threads as torch may use."""
+    """Bundles of cells side by side, on as many threads as torch may use."""
     keep_freed_memory()
     with _one_torch_thread() as threads:
         if threads == 1:
             return _run_in_turn(bundles, trainer)
-        # One bundle more than threads: while one averages, the others still have blocks for all.
-        with (
-            ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as workers,
-            ThreadPoolExecutor(threads + 1, initializer=torch.set_num_threads, initargs=(1,)) as cells,
-        ):
-            mapper = _side_by_side(trainer, workers, threads)
-            try:
-                return list(cells.map(lambda jobs: _run_cells(jobs, trainer, mapper), bundles))
-            except BaseException:  # an interrupt too: wait for no more than the blocks in progress
-                workers.shutdown(wait=False, cancel_futures=True)
-                cells.shutdown(wait=False, cancel_futures=True)
-                raise
+        crew = Crew(threads)
+
+        def mapper(blocks: Iterable[Block]) -> Iterator[_Piece]:
+            for pieces in crew.parts(lambda block: list(_train(trainer, block)), blocks):
+                yield from pieces
+
+        return crew.jobs(lambda jobs: _run_cells(jobs, trainer, mapper), bundles)
 
 
 def _run_in_turn(bundles: Sequence[Sequence[CellJob]], trainer: Trainer) -> list[list[_End]]:
@@ -199,20 +212,6 @@ def _train(trainer: Trainer, block: Block) -> Iterator[_Piece]:
         return
     for half in halves(block):
         yield from _train(trainer, half)
-
-
-def _side_by_side(trainer: Trainer, workers: ThreadPoolExecutor, threads: int) -> _Mapper:
-    def mapper(blocks: Iterable[Block]) -> Iterator[_Piece]:
-        # A few blocks ahead keep the threads busy, and no more of the cell's models in memory than that.
-        ahead: deque[Future[list[_Piece]]] = deque()
-        for block in blocks:
-            ahead.append(workers.submit(lambda block: list(_train(trainer, block)), block))
-            if len(ahead) > threads:
-                yield from ahead.popleft().result()
-        while ahead:
-            yield from ahead.popleft().result()
-
-    return mapper
 
 
 @contextmanager

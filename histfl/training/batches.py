@@ -34,13 +34,12 @@ def batches_of_clients(
     """
     device = clients.device
     first, length = first_step * batch_size, steps * batch_size
-    stream = torch.arange(first, first + length, device=device)
-    first_epoch = first // num_samples
+    first_epoch, place = divmod(first, num_samples)
     epochs = torch.arange(first_epoch, (first + length - 1) // num_samples + 1, device=device)
     samples = torch.arange(num_samples, device=device)
     order = random_bits(key, clients[:, None, None], epochs[:, None], samples).argsort(dim=2)
-    places = stream - first_epoch * num_samples
-    return order.flatten(start_dim=1)[:, places].view(len(clients), steps, batch_size)
+    stream = order.flatten(start_dim=1)[:, place : place + length]
+    return stream.view(len(clients), steps, batch_size)
 
 
 def variants_of_clients(

@@ -1,0 +1,26 @@
+"""Memory in large pages."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from histfl.engines.pages import put_in_large_pages
+
+
+def _kilobytes_in_large_pages() -> int:
+    lines = Path("/proc/self/smaps_rollup").read_text("utf-8").splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("AnonHugePages"))
+
+
+def test_a_large_tensor_moves_into_large_pages_and_keeps_its_numbers() -> None:
+    tensor = torch.arange(2**23, dtype=torch.int64)  # 64 MiB
+    before = _kilobytes_in_large_pages() if Path("/proc/self/smaps_rollup").is_file() else 0
+    if not put_in_large_pages(tensor):
+        pytest.skip("this system has no large pages to give")
+    assert _kilobytes_in_large_pages() >= before + 60 * 1024
+    assert torch.equal(tensor, torch.arange(2**23, dtype=torch.int64))
+
+
+def test_a_tensor_without_a_whole_large_page_stays() -> None:
+    assert not put_in_large_pages(torch.zeros(1000))
