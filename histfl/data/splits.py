@@ -102,12 +102,22 @@ def label_mix(split: Split, labels: npt.ArrayLike, num_classes: int) -> Ints:
 
 def _shards(labels: Ints, clients: Ints, generator: np.random.Generator, _: Concentrations) -> Split:
     """Fully non-i.i.d. (Sec. VI-A): sort by label, cut into 2K equal shards, two random ones a client."""
-    return _sort_and_deal(labels, np.array([clients.sum()]), generator)
+    everybody = np.array([clients.sum()])
+    return _sort_and_deal(labels, everybody, everybody, generator)
+
+
+def _cell_shards(labels: Ints, clients: Ints, generator: np.random.Generator, _: Concentrations) -> Split:
+    """Cells of few labels: the sorted shards go to the cells in order, and inside a cell two random ones a client.
+
+    Sec. VI-B says of the fully non-i.i.d. split that cells have fewer class labels as N grows. By the rule of
+    `shards` almost all labels are in every cell; by this one a cell has 10 / N of ten, or one more.
+    """
+    return _sort_and_deal(labels, np.array([clients.sum()]), clients, generator)
 
 
 def _cell_iid(labels: Ints, clients: Ints, generator: np.random.Generator, _: Concentrations) -> Split:
     """Cell-i.i.d. (Sec. VI-A): the set split uniformly at random over cells, shards inside each cell."""
-    return _sort_and_deal(labels, clients, generator)
+    return _sort_and_deal(labels, clients, clients, generator)
 
 
 def _iid(labels: Ints, clients: Ints, generator: np.random.Generator, _: Concentrations) -> Split:
@@ -138,20 +148,25 @@ Splitter: TypeAlias = Callable[[Ints, Ints, np.random.Generator, Concentrations]
 
 SPLITS: dict[str, Splitter] = {
     "shards": _shards,
+    "cell-shards": _cell_shards,
     "cell-iid": _cell_iid,
     "iid": _iid,
     "dirichlet": _dirichlet,
 }
 
 
-def _sort_and_deal(labels: Ints, clients_per_group: Ints, generator: np.random.Generator) -> Split:
-    """Random equal shares of the samples to each group, then label-sorted shards dealt inside it.
+def _sort_and_deal(
+    labels: Ints, sorted_within: Ints, dealt_within: Ints, generator: np.random.Generator
+) -> Split:
+    """Random equal shares of the samples to each group of `sorted_within`, sorted by label in it and cut into
+    shards; these, in order, to the groups of `dealt_within`, and at random to its clients. Both have the number
+    of clients of every group.
 
     One shard size serves all groups: floor(floor(n * n_j / K) / (2 n_j)) = floor(n / 2K).
     Deviation: the samples left over are drawn at random, where cutting them off the sorted end would
     take them all from the last class.
     """
-    num_clients = int(clients_per_group.sum())
+    num_clients = int(dealt_within.sum())
     num_shards = SHARDS_PER_CLIENT * num_clients
     shard_size = len(labels) // num_shards
     if shard_size == 0:
@@ -159,11 +174,14 @@ def _sort_and_deal(labels: Ints, clients_per_group: Ints, generator: np.random.G
             f"{len(labels)} samples cannot fill {num_shards} shards, {SHARDS_PER_CLIENT} for each of "
             f"{num_clients} clients; use at most {len(labels) // SHARDS_PER_CLIENT} clients, or split = 'iid'"
         )
-    group_of_shard = np.repeat(np.arange(len(clients_per_group)), SHARDS_PER_CLIENT * clients_per_group)
+
+    def group_of_shard(clients: Ints) -> Ints:
+        return np.repeat(np.arange(len(clients)), SHARDS_PER_CLIENT * clients)
+
     drawn = generator.permutation(len(labels))[: num_shards * shard_size]
-    group = np.repeat(group_of_shard, shard_size)
+    group = np.repeat(group_of_shard(sorted_within), shard_size)
     shards = drawn[np.lexsort((drawn, labels[drawn], group))].reshape(num_shards, shard_size)
-    dealt = np.lexsort((generator.random(num_shards), group_of_shard))
+    dealt = np.lexsort((generator.random(num_shards), group_of_shard(dealt_within)))
     offsets = np.arange(num_clients + 1, dtype=np.int64) * (SHARDS_PER_CLIENT * shard_size)
     return Split(shards[dealt].reshape(-1), offsets)
 

@@ -47,7 +47,7 @@ class ModelSettings(Settings):
 
 class DataSettings(Settings):
     name: str = "fashion-mnist"
-    split: Literal["shards", "cell-iid", "iid", "dirichlet"] = "shards"
+    split: Literal["shards", "cell-shards", "cell-iid", "iid", "dirichlet"] = "shards"
     augment: Literal["none", "crop-flip"] = "none"  # of images: pad by 4, crop at random, mirror half
     cell_concentration: Positive = 0.5  # of the Dirichlet split, across cells
     client_concentration: Positive = 0.5  # of the Dirichlet split, within a cell

@@ -54,13 +54,13 @@ def test_iid_and_dirichlet_deal_every_sample_in_even_parts(case, name):
 
 
 @settings(deadline=None, max_examples=60)
-@given(case=networks_and_labels(), name=st.sampled_from(["shards", "cell-iid"]))
+@given(case=networks_and_labels(), name=st.sampled_from(["shards", "cell-shards", "cell-iid"]))
 def test_shards_are_equal_runs_of_label_sorted_samples(case, name):
     labels, clients, seed = case
     dealt = split(name, labels, clients, generator(seed))
     shard = len(labels) // (2 * clients.sum())
     assert (dealt.sizes == 2 * shard).all()
-    groups = [clients.sum()] if name == "shards" else clients
+    groups = clients if name == "cell-iid" else [clients.sum()]
     start = 0
     for group in groups:
         stop = start + 2 * shard * group
@@ -92,6 +92,16 @@ def test_cell_iid_cells_look_alike_and_shards_cells_do_not():
         assert (mix > 0).sum(axis=1).mean() < 4
     assert unlike["cell-iid"] < 0.015
     assert unlike["shards"] > 0.02
+
+
+def test_cell_shards_give_a_cell_its_run_of_labels_and_a_client_two_shards_of_it():
+    labels = np.repeat(np.arange(10), 6000)
+    mix = label_mix(split("cell-shards", labels, [15] * 4, generator()), labels, 10)
+    held = mix.reshape(4, 15, 10).sum(axis=1) > 0
+    assert [list(np.flatnonzero(cell)) for cell in held] == [[0, 1, 2], [2, 3, 4], [5, 6, 7], [7, 8, 9]]
+    assert set((mix > 0).sum(axis=1)) == {1, 2}
+    other = label_mix(split("cell-shards", labels, [15] * 4, generator(5)), labels, 10)
+    assert not np.array_equal(mix, other)  # who gets which shards of the cell is drawn
 
 
 def test_leftover_samples_are_not_all_of_one_class():
@@ -160,7 +170,7 @@ def test_more_clients_than_samples_is_refused(name):
     ("name", "labels", "clients", "options", "says"),
     [
         ("shard", [0, 1], [1], {}, "did you mean 'shards'"),
-        ("zzz", [0, 1], [1], {}, "known splits: shards, cell-iid"),
+        ("zzz", [0, 1], [1], {}, "known splits: shards, cell-shards, cell-iid"),
         ("iid", [0.5, 1], [1], {}, "float64"),
         ("iid", [-1, 1], [1], {}, "label -1 is negative"),
         ("iid", [], [1], {}, r"shape \(0,\)"),
