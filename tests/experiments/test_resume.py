@@ -43,7 +43,9 @@ def start(out: Path, *arguments: str) -> "subprocess.Popen[str]":
 
 
 def wait_for_rounds(out: Path, rounds: int, process: "subprocess.Popen[str]") -> None:
-    while process.poll() is None:
+    ended = False
+    while not ended:
+        ended = process.poll() is not None
         path = out / "rounds.jsonl"
         if path.exists() and path.read_bytes().count(b"\n") >= rounds:
             return
@@ -71,7 +73,7 @@ def test_killed_at_any_moment_and_resumed(
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_says_how_to_go_on(tmp_path: Path, stop: signal.Signals) -> None:
-    process = start(tmp_path / "run")
+    process = start(tmp_path / "run", "--set", "training.rounds=100000")  # more than it will get to
     wait_for_rounds(tmp_path / "run", 2, process)
     process.send_signal(stop)
     _, err = process.communicate(timeout=60)
