@@ -163,10 +163,10 @@ def test_missing_or_damaged_records_are_refused(histfl_command: Command, tmp_pat
 
 
 def test_two_processes_do_not_share_a_folder(histfl_command: Command, tmp_path: Path) -> None:
-    process = start(tmp_path / "run", "--set", "training.rounds=500")
+    process = start(tmp_path / "run", "--set", "training.rounds=100000")
     wait_for_rounds(tmp_path / "run", 1, process)
     answer = histfl_command(
-        "run", *LONG, "--set", "training.rounds=500", "--out", tmp_path / "run", "--resume"
+        "run", *LONG, "--set", "training.rounds=100000", "--out", tmp_path / "run", "--resume"
     )
     process.kill()
     process.communicate()
