@@ -38,7 +38,13 @@ def start(out: Path, *arguments: str) -> "subprocess.Popen[str]":
     command = [sys.executable, "-m", "histfl.cli", "run", *LONG, *arguments, "--out", str(out)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell's background job, as these tests may be, ignores the interrupt and so would its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
