@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from histfl.devices import triton_installed
-from histfl.engines.blocks import channels_innermost
 from histfl.engines.gpu.images import GpuImages
+from histfl.engines.layout import kernels_innermost
 from histfl.engines.stacked_graph import StackedGraph
 from histfl.engines.stacked_linear import InPlaceSGD, LayerCall
 from histfl.models import build_model
@@ -148,7 +148,7 @@ def test_kernels_step_themselves(laid_out: bool) -> None:
 
     images, bias = drawn(300, BATCH, 8, 9, 9).detach(), drawn(300, 20)  # clients enough for steps in place
     kernels = (
-        channels_innermost(drawn(300, 20, 8, 3, 3).detach()) if laid_out else drawn(300, 20, 8, 3, 3).detach()
+        kernels_innermost(drawn(300, 20, 8, 3, 3).detach()) if laid_out else drawn(300, 20, 8, 3, 3).detach()
     )
     kernels.requires_grad_()
     before = kernels.detach().clone(), bias.detach().clone()

@@ -114,13 +114,6 @@ def _stack(states: Sequence[tuple[State, int]]) -> State:
     }
 
 
-def channels_innermost(tensor: torch.Tensor) -> torch.Tensor:
-    """Kernels of convolutions [client, out, in, height, width] laid out so; any other tensor as it is."""
-    if tensor.dim() != 5:
-        return tensor
-    return tensor.permute(0, 1, 3, 4, 2).contiguous().permute(0, 1, 4, 2, 3)
-
-
 class Samples:
     """The task's data and who holds what, on the data's device; safe to read from several threads."""
 

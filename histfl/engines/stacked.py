@@ -12,12 +12,12 @@ from histfl.engines.blocks import (
     Batches,
     Block,
     Samples,
-    channels_innermost,
     stacked_constants,
     stacked_start,
 )
 from histfl.engines.gpu.images import GpuImages
 from histfl.engines.image_kernels import kernels_installed
+from histfl.engines.layout import kernels_innermost
 from histfl.engines.losses import stacked_loss
 from histfl.engines.room import with_room
 from histfl.engines.stacked_chain import ChainSteps, chain_of, rooms, tensors_of
@@ -105,7 +105,7 @@ class StackedTrainer:
         """The tensor where products with it are fast."""
         if name in self.rooms:
             return with_room(tensor, self.rooms[name])
-        return channels_innermost(tensor) if tensor.device.type == "cuda" else tensor
+        return kernels_innermost(tensor) if tensor.device.type == "cuda" else tensor
 
 
 def _images(task: Task) -> Images | None:

@@ -127,10 +127,7 @@ class StackedConv2d:
         """One SGD step from the gradient of the outputs, which came of `inputs`."""
         for tensor, wanted in ((self.weight, self.trains_weight), (self.bias, self.trains_bias)):
             if tensor is not None and wanted:
-                change = self.for_weight(gradient) if tensor is self.weight else _for_bias(gradient)
-                if sgd.keep != 1.0:
-                    tensor.mul_(sgd.keep)
-                tensor.sub_(change, alpha=sgd.learning_rate)
+                sgd.step(tensor, self.for_weight(gradient) if tensor is self.weight else _for_bias(gradient))
 
 
 def _for_bias(gradient: torch.Tensor) -> torch.Tensor:

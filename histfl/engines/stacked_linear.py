@@ -15,6 +15,12 @@ class InPlaceSGD:
     learning_rate: float
     keep: float
 
+    def step(self, tensor: torch.Tensor, gradient: torch.Tensor) -> None:
+        """One step of `tensor`, in place."""
+        if self.keep != 1.0:
+            tensor.mul_(self.keep)
+        tensor.sub_(gradient, alpha=self.learning_rate)
+
 
 class StepsItself(Protocol):
     """A layer that takes its SGD steps without autograd."""
@@ -56,9 +62,7 @@ class StackedLinear:
         the weights' gradient, is added to the weights while they are in cache, and never stored."""
         inputs, gradient = _flat(inputs), _flat(gradient)
         if self.trains_bias and self.bias is not None:
-            if sgd.keep != 1.0:
-                self.bias.mul_(sgd.keep)
-            self.bias.sub_(gradient.sum(dim=1), alpha=sgd.learning_rate)
+            sgd.step(self.bias, gradient.sum(dim=1))
         if self.trains_weight:
             self.weight.baddbmm_(gradient.transpose(1, 2), inputs, beta=sgd.keep, alpha=-sgd.learning_rate)
 

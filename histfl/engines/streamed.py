@@ -10,7 +10,8 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch.func import functional_call
 
-from histfl.engines.blocks import Batches, channels_innermost
+from histfl.engines.blocks import Batches
+from histfl.engines.layout import kernels_innermost
 from histfl.engines.updates import StackedSGD
 from histfl.partition import State
 from histfl.training import Task
@@ -30,7 +31,7 @@ class StreamedSteps:
         self._streams = [torch.cuda.Stream(device) for _ in range(STREAMS)] if device.type == "cuda" else []
 
     def placed(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        return channels_innermost(tensor)
+        return kernels_innermost(tensor)
 
     def steps(
         self, start: State, constants: State, batches: Batches, velocity: State | None = None

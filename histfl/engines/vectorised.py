@@ -67,7 +67,7 @@ class VectorisedEngine:
             return ReferenceEngine().run(jobs)
         run = _run_in_turn
         if jobs[0].task.data.inputs.device.type == "cpu":
-            run, trainer = _run_threads, _Shared(trainer, jobs)
+            run, trainer = _run_threads, _BlocksForAllCores(trainer, jobs)
         bundles = _bundles(jobs, trainer)
         with products(jobs[0].task.local.precision):
             found = run([[jobs[place] for place in places] for places in bundles], trainer)
@@ -85,7 +85,7 @@ class VectorisedEngine:
         return self._known[1]
 
 
-class _Shared:
+class _BlocksForAllCores:
     """A trainer whose blocks are small enough for two a core.
 
     It asks for the machine's cores, not for the threads, since sums in blocks of other sizes differ by

@@ -33,13 +33,11 @@ def choose_trainer(task: Task) -> Trainer | None:
     with products("float32"):
         if not _repeatable(task):
             return None
-        stacked = _works(lambda: _agrees(StackedTrainer, task))
+        stacked = StackedTrainer(task) if _works(lambda: _agrees(StackedTrainer, task)) else None
         if task.data.inputs.device.type == "cpu":
-            return StackedTrainer(task) if stacked else OneByOneTrainer(task)
-        fitting: list[Way] = [StackedTrainer(task)] if stacked else []
-        if (
-            not stacked or StackedTrainer(task).graph.of_images
-        ):  # which is the fastest shows on the first block
+            return stacked or OneByOneTrainer(task)
+        fitting: list[Way] = [stacked] if stacked else []
+        if stacked is None or stacked.graph.of_images:  # the first block shows which is the fastest
             others: list[Callable[[Task], Way]] = [VmappedSteps, StreamedSteps]
             fitting += [make(task) for make in others if _works(partial(_agrees, make, task))]
         return CapturedTrainer(task, fitting) if fitting else None

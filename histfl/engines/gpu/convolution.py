@@ -16,6 +16,7 @@ import triton
 from torch.autograd.function import once_differentiable
 
 from histfl.engines.gpu.convolution_kernels import gathered_product, summed_product
+from histfl.engines.layout import innermost, outermost
 from histfl.engines.stacked_linear import InPlaceSGD, LayerCall, remembered
 
 ENOUGH_PROGRAMS = 2048  # to fill a GPU many times over
@@ -64,19 +65,14 @@ class _StackedLayer:
     def step(self, inputs: torch.Tensor, gradient: torch.Tensor, sgd: InPlaceSGD) -> None:
         gradient = innermost(gradient)
         if self.bias is not None:
-            if sgd.keep != 1.0:
-                self.bias.mul_(sgd.keep)
-            total = gradient.sum(dim=(1, 2, 3), dtype=self.bias.dtype)
-            self.bias.sub_(total, alpha=sgd.learning_rate)
+            sgd.step(self.bias, gradient.sum(dim=(1, 2, 3), dtype=self.bias.dtype))
         if self.kernels is not None:
             images, kernels = innermost(inputs.to(gradient.dtype)), self.kernels.permute(0, 1, 3, 4, 2)
             sums = _Sums(gradient, images, kernels.shape, self.geometry)
             if sums.parts == 1 and kernels.is_contiguous():
                 sums.launch(kernels, sgd)
             else:
-                if sgd.keep != 1.0:
-                    kernels.mul_(sgd.keep)
-                kernels.sub_(sums.total(), alpha=sgd.learning_rate)
+                sgd.step(kernels, sums.total())
 
 
 def _convolved(*arguments: Any) -> torch.Tensor:
@@ -121,15 +117,6 @@ class _StackedConvolution(torch.autograd.Function):
             None,
             None,
         )
-
-
-def innermost(tensor: torch.Tensor) -> torch.Tensor:
-    """[client, a, channel, height, width] as [client, a, height, width, channel] in memory."""
-    return tensor.permute(0, 1, 3, 4, 2).contiguous()
-
-
-def outermost(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.permute(0, 1, 4, 2, 3)
 
 
 def _precision(tensor: torch.Tensor) -> str:

@@ -84,9 +84,9 @@ def _geometry(layer: nn.Conv2d) -> tuple[int, int, int] | None:
 
 
 def _is_sum(node: fx.Node) -> bool:
-    return (
-        node.target in (operator.add, torch.add) and len(node.all_input_nodes) == 2 == len(node.args)
-    ) and not node.kwargs
+    """Whether a node adds two values, and no more."""
+    plain = len(node.args) == 2 and not node.kwargs
+    return node.target in (operator.add, torch.add) and plain and len(node.all_input_nodes) == 2
 
 
 def _is_relu(node: fx.Node, module: nn.Module) -> bool:

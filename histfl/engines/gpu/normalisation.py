@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch.autograd.function import once_differentiable
 
-from histfl.engines.gpu.convolution import innermost, outermost
+from histfl.engines.layout import innermost, outermost
 
 PARTS = 32  # of the rows, so that even a few clients fill a GPU
 ROWS = 64  # of 64 channels read at once; more of fewer
@@ -74,11 +74,11 @@ def _normalise(
     ADDED: tl.constexpr, RELU: tl.constexpr,
 ):  # fmt: skip
     client, part = tl.program_id(2), tl.program_id(1)
-    channel = tl.program_id(0) * WIDE + tl.arange(0, WIDE)
-    inside = channel < CHANNELS
-    mean, scale = _combined(counts, means, squares, client, channel, rows, eps, CHANNELS, PARTS)
-    scale *= tl.load(weight + client * CHANNELS + channel, mask=inside, other=0.0).to(tl.float32)
-    shift = tl.load(bias + client * CHANNELS + channel, mask=inside, other=0.0).to(tl.float32) - mean * scale
+    channel, inside, mean, inverse, own_weight, own_bias = _channels(
+        counts, means, squares, weight, bias, rows, eps, CHANNELS, WIDE, PARTS
+    )
+    scale = inverse * own_weight
+    shift = own_bias - mean * scale
     before = client.to(tl.int64) * rows * CHANNELS
     end = tl.minimum((part + 1) * rows_each, rows)
     for first in range(part * rows_each, end, ROWS):
@@ -95,21 +95,45 @@ def _normalise(
 
 
 @triton.jit
-def _pull_sums(
-    values, gradient, counts, means, squares, weight, bias, output, cut, pulls, products, rows, rows_each, eps,
-    CHANNELS: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr,
-    ADDED: tl.constexpr, RELU: tl.constexpr,
+def _channels(
+    counts, means, squares, weight, bias, rows, eps,
+    CHANNELS: tl.constexpr, WIDE: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """Sums over a part's rows of the gradient, and of its product with the normalised values.
-
-    Where there was something ADDED before a RELU, the gradient before that RELU is left in `cut`.
-    """
-    client, part = tl.program_id(2), tl.program_id(1)
+    """A program's channels, which of them there are, and their mean, inverse deviation, weight and bias."""
+    client = tl.program_id(2)
     channel = tl.program_id(0) * WIDE + tl.arange(0, WIDE)
     inside = channel < CHANNELS
     mean, inverse = _combined(counts, means, squares, client, channel, rows, eps, CHANNELS, PARTS)
     own_weight = tl.load(weight + client * CHANNELS + channel, mask=inside, other=0.0).to(tl.float32)
     own_bias = tl.load(bias + client * CHANNELS + channel, mask=inside, other=0.0).to(tl.float32)
+    return channel, inside, mean, inverse, own_weight, own_bias
+
+
+@triton.jit
+def _pulled(values, gradient, at, known, mean, inverse, weight, bias, RELU: tl.constexpr):
+    """The gradient at some entries, behind the RELU if there is one, and the values normalised."""
+    pull = tl.load(gradient + at, mask=known, other=0.0).to(tl.float32)
+    normal = (tl.load(values + at, mask=known, other=0.0).to(tl.float32) - mean[None, :]) * inverse[None, :]
+    if RELU:
+        pull = tl.where(normal * weight[None, :] + bias[None, :] > 0.0, pull, 0.0)
+    return pull, normal
+
+
+@triton.jit
+def _pull_sums(
+    values, gradient, counts, means, squares, weight, bias, output, cut, pulls, products, rows, rows_each, eps,
+    CHANNELS: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr,
+    RELU: tl.constexpr, CUT: tl.constexpr,
+):  # fmt: skip
+    """Sums over a part's rows of the gradient, and of its product with the normalised values.
+
+    With CUT, where the ReLU came after a sum, `output` tells what passed it, and the gradient before it is left
+    in `cut`.
+    """
+    client, part = tl.program_id(2), tl.program_id(1)
+    channel, inside, mean, inverse, own_weight, own_bias = _channels(
+        counts, means, squares, weight, bias, rows, eps, CHANNELS, WIDE, PARTS
+    )
     before = client.to(tl.int64) * rows * CHANNELS
     total = tl.zeros((ROWS, WIDE), tl.float32)
     product = tl.zeros((ROWS, WIDE), tl.float32)
@@ -118,14 +142,20 @@ def _pull_sums(
         row = first + tl.arange(0, ROWS)
         known = (row < end)[:, None] & inside[None, :]
         at = row[:, None] * CHANNELS + channel[None, :]
-        block = tl.load(values + before + at, mask=known, other=0.0).to(tl.float32)
-        pull = tl.load(gradient + before + at, mask=known, other=0.0).to(tl.float32)
-        normal = (block - mean[None, :]) * inverse[None, :]
-        if RELU and ADDED:
+        pull, normal = _pulled(
+            values + before,
+            gradient + before,
+            at,
+            known,
+            mean,
+            inverse,
+            own_weight,
+            own_bias,
+            RELU,
+        )
+        if CUT:
             pull = tl.where(tl.load(output + before + at, mask=known, other=0.0) > 0.0, pull, 0.0)
             tl.store(cut + before + at, pull.to(cut.dtype.element_ty), mask=known)
-        elif RELU:
-            pull = tl.where(normal * own_weight[None, :] + own_bias[None, :] > 0.0, pull, 0.0)
         total += pull
         product += pull * normal
     to = (client * PARTS + part) * CHANNELS + channel
@@ -139,11 +169,9 @@ def _value_gradient(
     CHANNELS: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr, RELU: tl.constexpr,
 ):  # fmt: skip
     client, part = tl.program_id(2), tl.program_id(1)
-    channel = tl.program_id(0) * WIDE + tl.arange(0, WIDE)
-    inside = channel < CHANNELS
-    mean, inverse = _combined(counts, means, squares, client, channel, rows, eps, CHANNELS, PARTS)
-    own_weight = tl.load(weight + client * CHANNELS + channel, mask=inside, other=0.0).to(tl.float32)
-    own_bias = tl.load(bias + client * CHANNELS + channel, mask=inside, other=0.0).to(tl.float32)
+    channel, inside, mean, inverse, own_weight, own_bias = _channels(
+        counts, means, squares, weight, bias, rows, eps, CHANNELS, WIDE, PARTS
+    )
     parts = (client * PARTS + tl.arange(0, PARTS))[:, None] * CHANNELS + channel[None, :]
     mean_pull = tl.sum(tl.load(pulls + parts, mask=inside[None, :], other=0.0), axis=0) / rows
     mean_product = tl.sum(tl.load(products + parts, mask=inside[None, :], other=0.0), axis=0) / rows
@@ -153,11 +181,9 @@ def _value_gradient(
         row = first + tl.arange(0, ROWS)
         known = (row < end)[:, None] & inside[None, :]
         at = row[:, None] * CHANNELS + channel[None, :]
-        block = tl.load(values + before + at, mask=known, other=0.0).to(tl.float32)
-        pull = tl.load(gradient + before + at, mask=known, other=0.0).to(tl.float32)
-        normal = (block - mean[None, :]) * inverse[None, :]
-        if RELU:
-            pull = tl.where(normal * own_weight[None, :] + own_bias[None, :] > 0.0, pull, 0.0)
+        pull, normal = _pulled(
+            values + before, gradient + before, at, known, mean, inverse, own_weight, own_bias, RELU
+        )
         found = (own_weight * inverse)[None, :] * (pull - mean_pull[None, :] - normal * mean_product[None, :])
         tl.store(result + before + at, found.to(result.dtype.element_ty), mask=known)
 
@@ -215,7 +241,7 @@ class _StackedNormalisation(torch.autograd.Function):
         cut = torch.empty_like(inner) if output else None
         _pull_sums[grid](
             inner, pull, *moments, weight, bias, *(output or [None]), cut, *sums, rows, rows_each, ctx.eps,
-            **shape, PARTS=PARTS, ADDED=ctx.added, RELU=ctx.relu,
+            **shape, PARTS=PARTS, RELU=ctx.relu and not ctx.added, CUT=cut is not None,
         )  # fmt: skip
         pull = pull if cut is None else cut
         result = torch.empty_like(inner)
