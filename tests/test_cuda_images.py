@@ -100,6 +100,46 @@ def test_normalisation(channels: int, with_sum: bool, relu: bool) -> None:
     assert_same(found, expected, [values, weight, bias, *([added] if with_sum else [])])
 
 
+@pytest.mark.parametrize("with_sum", [False, True])
+def test_outputs_for_two_readers(with_sum: bool) -> None:
+    from histfl.engines.gpu.normalisation import stacked_normalisation
+
+    values, added = drawn(CLIENTS, BATCH, 20, 9, 7), drawn(CLIENTS, BATCH, 20, 9, 7)
+    weight, bias = drawn(CLIENTS, 20), drawn(CLIENTS, 20)
+    leaves = [values, weight, bias, *([added] if with_sum else [])]
+    more = added if with_sum else None
+    one = stacked_normalisation(values, weight, bias, 1e-5, more, relu=True)
+    first, second = stacked_normalisation(values, weight, bias, 1e-5, more, relu=True, twice=True)
+    assert torch.equal(first, one)
+    expected = torch.autograd.grad((one * one.sin()).sum(), leaves)
+    found = torch.autograd.grad((first * second.sin()).sum(), leaves)
+    for ours, right in zip(found, expected, strict=True):
+        assert float((ours - right).abs().max()) <= 1e-5 * float(right.abs().max())
+
+
+@pytest.mark.parametrize(("channels", "out", "stride"), [(1, 6, 1), (16, 37, 1), (64, 130, 2)])
+def test_convolutions_know_the_moments_of_their_outputs(channels: int, out: int, stride: int) -> None:
+    from histfl.engines.gpu.convolution import Convolution, stacked_convolution
+    from histfl.engines.gpu.normalisation import stacked_normalisation
+
+    images, kernels, bias = (
+        drawn(CLIENTS, BATCH, channels, 9, 9),
+        drawn(CLIENTS, out, channels, 3, 3),
+        drawn(CLIENTS, out),
+    )
+    weight, shift = drawn(CLIENTS, out), drawn(CLIENTS, out)
+    outputs, moments = stacked_convolution(
+        images, kernels, bias, Convolution(stride, 1, 1), None, None, moments=True
+    )
+    found = stacked_normalisation(outputs, weight, shift, 1e-5, moments=moments)
+    each = [F.conv2d(images[i].double(), kernels[i].double(), None, stride, 1) for i in range(CLIENTS)]
+    normal = [
+        F.batch_norm(x, None, None, weight[i].double(), shift[i].double(), training=True, eps=1e-5)
+        for i, x in enumerate(each)
+    ]
+    assert_same(found, torch.stack(normal), [images, kernels, weight, shift])
+
+
 @pytest.mark.parametrize(("batch", "classes"), [(50, 10), (7, 3), (300, 1000)])
 @pytest.mark.parametrize("classes_first", [False, True])
 def test_cross_entropies(batch: int, classes: int, classes_first: bool) -> None:
@@ -130,6 +170,11 @@ def test_models_take_the_kernels(name: str, options: dict[str, int], shape: tupl
     assert graph.of_images
     targets = [getattr(node.target, "__name__", "") for node in graph.module.graph.nodes]
     assert sum(target == "stacked_convolution" for target in targets) == (2 if name == "lenet5" else 20)
+    given = [name for node in graph.module.graph.nodes for name in node.kwargs]
+    wanted = (
+        (0, 0, 0) if name == "lenet5" else (17, 20, 8)
+    )  # the shortcuts' normalisations are added to others
+    assert tuple(given.count(kind) for kind in ("relu", "moments", "twice")) == wanted
     parameters = {n: torch.stack([p, 1.1 * p]).detach() for n, p in model.named_parameters()}
     inputs = drawn(2, BATCH, *shape).detach()
     outputs = graph(inputs, parameters)

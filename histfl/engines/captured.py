@@ -35,9 +35,11 @@ def record(step: Callable[[], None], device: torch.device) -> Callable[[], None]
         return step
     aside = torch.cuda.Stream()
     aside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(aside):
-        step()
-    torch.cuda.current_stream().wait_stream(aside)
+    try:
+        with torch.cuda.stream(aside):
+            step()
+    finally:  # also where memory ran out halfway: what the step reads is freed then, and soon overwritten
+        torch.cuda.current_stream().wait_stream(aside)
     graph = torch.cuda.CUDAGraph()
     with _no_garbage_collected(), torch.cuda.graph(graph, stream=aside):
         step()

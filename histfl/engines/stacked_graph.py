@@ -21,7 +21,7 @@ from histfl.engines.stacked_conv import geometry_of, stacked_conv2d
 from histfl.engines.stacked_linear import LayerCall, stacked_linear
 from histfl.partition import State
 
-Rewritten = tuple[Callable[..., torch.Tensor], tuple[Any, ...]]  # a stacked layer, and what it takes last
+Rewritten = tuple[Callable[..., Any], tuple[Any, ...]]  # a stacked layer, and what it takes last
 
 
 class Images(Protocol):

@@ -16,6 +16,7 @@ import triton
 from torch.autograd.function import once_differentiable
 
 from histfl.engines.gpu.convolution_kernels import gathered_product, summed_product
+from histfl.engines.gpu.normalisation import Moments
 from histfl.engines.layout import innermost, outermost
 from histfl.engines.stacked_linear import InPlaceSGD, LayerCall, remembered
 
@@ -41,17 +42,23 @@ def stacked_convolution(
     geometry: Convolution,
     half: torch.dtype | None = None,
     calls: list[LayerCall] | None = None,
-) -> torch.Tensor:
-    """Client i's images [client, batch, in, height, width] with kernels[i] [out, in, height, width] and bias[i].
+    moments: bool = False,
+) -> torch.Tensor | tuple[torch.Tensor, Moments]:
+    """Client i's images [client, batch, in, height, width] with kernels[i] [out, in, height, width] and bias[i];
+    where wanted, with the moments of the outputs, for a normalisation.
 
     Products and outputs are in `half` precision where it is given. With `calls`, autograd sees kernels and bias
     as constants, and the call is added to the list.
     """
     if calls is None:
-        return _convolved(images, kernels, bias, geometry, half)
+        outputs, found = _convolved(images, kernels, bias, geometry, half, moments)
+        return (outputs, found) if moments else outputs
     layer = _StackedLayer(kernels, bias, geometry)
-    outputs = _convolved(images, kernels.detach(), None if bias is None else bias.detach(), geometry, half)
-    return remembered(layer, images, outputs, calls) if layer.trained else outputs
+    constant = kernels.detach(), None if bias is None else bias.detach()
+    outputs, found = _convolved(images, *constant, geometry, half, moments)
+    if layer.trained:
+        outputs = remembered(layer, images, outputs, calls)
+    return (outputs, found) if moments else outputs
 
 
 class _StackedLayer:
@@ -75,9 +82,9 @@ class _StackedLayer:
                 sgd.step(kernels, sums.total())
 
 
-def _convolved(*arguments: Any) -> torch.Tensor:
-    outputs: torch.Tensor = _StackedConvolution.apply(*arguments)
-    return outputs
+def _convolved(*arguments: Any) -> tuple[torch.Tensor, Moments]:
+    outputs, moments = _StackedConvolution.apply(*arguments)
+    return outputs, moments
 
 
 class _StackedConvolution(torch.autograd.Function):
@@ -89,7 +96,8 @@ class _StackedConvolution(torch.autograd.Function):
         bias: torch.Tensor | None,
         geometry: Convolution,
         half: torch.dtype | None,
-    ) -> torch.Tensor:
+        moments: bool,
+    ) -> tuple[torch.Tensor, Moments | None]:
         dtype = half or images.dtype
         inner_images, inner_kernels = innermost(images.to(dtype)), innermost(kernels.to(dtype))
         ctx.save_for_backward(inner_images, inner_kernels)
@@ -97,11 +105,12 @@ class _StackedConvolution(torch.autograd.Function):
             geometry,
             (images.dtype, kernels.dtype, None if bias is None else bias.dtype),
         )
-        return outermost(_outputs(inner_images, inner_kernels, bias, geometry))
+        outputs, found = _outputs(inner_images, inner_kernels, bias, geometry, moments)
+        return outermost(outputs), found
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, gradient: torch.Tensor, _: None) -> tuple[torch.Tensor | None, ...]:
         images, kernels = ctx.saved_tensors
         wants_images, wants_kernels, wants_bias, *_ = ctx.needs_input_grad
         of_images, of_kernels, of_bias = ctx.kinds
@@ -114,6 +123,7 @@ class _StackedConvolution(torch.autograd.Function):
             if wants_kernels
             else None,
             gradient.sum(dim=(1, 2, 3), dtype=torch.float32).to(of_bias) if wants_bias else None,
+            None,
             None,
             None,
         )
@@ -148,11 +158,11 @@ def _gathered_tile(channels: int, out: int, dtype: torch.dtype, *, few: bool) ->
         return Tile(256, max(8, triton.next_power_of_2(out)), 16, 2)
     half = dtype != torch.float32
     inner = _tile(channels, 64 if half else 32)
-    if out >= 256 and half and inner == 64:
+    if half and min(channels, out) >= 256:
         return Tile(128, 256, inner, 8)
     if out > 16 and (out <= 32 or inner == 16):
         return Tile(256 if inner == 64 else 128, _tile(out, 64), inner, 8 if inner == 64 else 4)
-    return Tile(128, _tile(out, 128), inner, 8 if out > 64 and inner == 64 else 4)
+    return Tile(128, _tile(out, 128), inner, 4)
 
 
 def _summed_tile(out: int, entries: int, dtype: torch.dtype) -> Tile:
@@ -166,18 +176,22 @@ def _tile(length: int, most: int) -> int:
 
 
 def _outputs(
-    images: torch.Tensor, kernels: torch.Tensor, bias: torch.Tensor | None, geometry: Convolution
-) -> torch.Tensor:
+    images: torch.Tensor,
+    kernels: torch.Tensor,
+    bias: torch.Tensor | None,
+    geometry: Convolution,
+    with_moments: bool,
+) -> tuple[torch.Tensor, Moments | None]:
     clients, batch, source_height, source_width, channels = images.shape
     _, out, taps_high, taps_wide, _ = kernels.shape
     height, width = geometry.length(source_height, taps_high), geometry.length(source_width, taps_wide)
     result = images.new_empty(clients, batch, height, width, out)
     entries = taps_high * taps_wide * channels
-    _launch_gathered(
+    moments = _launch_gathered(
         images, kernels, bias, result, (taps_high, taps_wide),
-        (geometry.stride, -geometry.padding, geometry.dilation), 1, (1, channels, entries),
+        (geometry.stride, -geometry.padding, geometry.dilation), 1, (1, channels, entries), with_moments,
     )  # fmt: skip
-    return result
+    return result, moments
 
 
 def _image_gradient(
@@ -202,20 +216,34 @@ def _launch_gathered(
     places: tuple[int, int, int],
     divide: int,
     strides: tuple[int, int, int],
-) -> None:
+    with_moments: bool = False,
+) -> Moments | None:
     """`places` are multiply, add and step; `strides` those of the kernel's summed channel, tap and result."""
-    clients, batch, source_height, source_width, channels = source.shape
+    clients, batch, _, _, channels = source.shape
     _, _, height, width, out = result.shape
     few = channels < 16 and out <= 16
     tile = _gathered_tile(channels, out, source.dtype, few=few)
     tiles = triton.cdiv(batch * triton.cdiv(height, divide) * triton.cdiv(width, divide), tile.rows)
+    moments = Moments.empty(result, tile.rows) if with_moments else None
     gathered_product[(tiles * divide**2, triton.cdiv(out, tile.columns), clients)](
-        source, kernels, bias, result,
-        batch, source_height, source_width, height, width,
-        *taps, *places, *strides, kernels[0].numel(),
-        DIVIDE=divide, CHANNELS=channels, OUT=out, FEW=few, BIAS=bias is not None,
-        PRECISION=_precision(source), **tile.options,
+        source, kernels, bias, result, *((moments.means, moments.squares) if moments else (None, None)), batch,
+        *strides, kernels[0].numel(),
+        **_shape(source, result, taps, places), DIVIDE=divide, FEW=few,
+        BIAS=bias is not None, MOMENTS=with_moments, PRECISION=_precision(source), **tile.options,
     )  # fmt: skip
+    return moments
+
+
+def _shape(
+    source: torch.Tensor, rows: torch.Tensor, taps: tuple[int, int], places: tuple[int, int, int]
+) -> dict[str, int]:
+    """What a kernel is compiled for: divisions by constants are far cheaper than others."""
+    values = *source.shape[2:], *rows.shape[2:], *taps, *places
+    names = (
+        "SOURCE_HEIGHT", "SOURCE_WIDTH", "CHANNELS", "HEIGHT", "WIDTH", "OUT",
+        "TAPS_HIGH", "TAPS_WIDE", "MULTIPLY", "ADD", "STEP",
+    )  # fmt: skip
+    return dict(zip(names, values, strict=True))
 
 
 class _Sums:
@@ -242,13 +270,11 @@ class _Sums:
 
     def launch(self, result: torch.Tensor, sgd: InPlaceSGD | None) -> None:
         """The sums of all parts, or kernels after their step."""
-        _, _, taps_high, taps_wide, channels = self.shape
+        _, _, taps_high, taps_wide, _ = self.shape
+        places = self.geometry.stride, -self.geometry.padding, self.geometry.dilation
         summed_product[self.grid](
-            self.images, self.gradient, result,
-            *self.images.shape[:4], *self.gradient.shape[2:4], channels, self.shape[1],
-            taps_high, taps_wide,
-            self.geometry.stride, -self.geometry.padding, self.geometry.dilation,
-            self.rows_each,
+            self.images, self.gradient, result, *self.images.shape[:2], self.rows_each,
             0.0 if sgd is None else sgd.learning_rate, 1.0 if sgd is None else sgd.keep,
-            STEP=sgd is not None, PRECISION=_precision(self.images), **self.tile.options,
+            **_shape(self.images, self.gradient, (taps_high, taps_wide), places),
+            IN_PLACE=sgd is not None, PRECISION=_precision(self.images), **self.tile.options,
         )  # fmt: skip

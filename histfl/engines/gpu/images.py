@@ -38,13 +38,16 @@ class GpuImages:
         return type(layer) is nn.Conv2d and _geometry(layer) is not None
 
     def finish(self, graph: fx.Graph, module: nn.Module) -> None:
-        """A sum and a ReLU after a normalisation that nothing else reads become parts of it; a ReLU before a
-        max-pooling follows it, which is the same with less to do."""
+        """A sum and a ReLU after a normalisation that nothing else reads become parts of it, and a convolution
+        before it takes the moments of its outputs; a ReLU before a max-pooling follows it, which is the same
+        with less to do."""
         from histfl.engines.gpu.normalisation import stacked_normalisation
 
         for node in list(graph.nodes):
             if node.target is stacked_normalisation:
-                _with_what_follows(graph, module, node)
+                node = _with_what_follows(graph, module, node)
+                _for_two_readers(graph, node)
+                _with_moments(graph, node)
             elif node.target is _max_pool and _is_relu(relu := node.args[0], module) and len(relu.users) == 1:
                 node.replace_input_with(relu, relu.all_input_nodes[0])
                 graph.erase_node(relu)
@@ -54,7 +57,7 @@ class GpuImages:
                 later.args = (node,)
 
 
-def _with_what_follows(graph: fx.Graph, module: nn.Module, node: fx.Node) -> None:
+def _with_what_follows(graph: fx.Graph, module: nn.Module, node: fx.Node) -> fx.Node:
     from histfl.engines.gpu.normalisation import stacked_normalisation
 
     user = next(iter(node.users))
@@ -71,6 +74,29 @@ def _with_what_follows(graph: fx.Graph, module: nn.Module, node: fx.Node) -> Non
         node.kwargs = {"relu": True}
         user.replace_all_uses_with(node)
         graph.erase_node(user)
+    return node
+
+
+def _for_two_readers(graph: fx.Graph, node: fx.Node) -> None:
+    """Where two nodes read an output, as at the start of a residual block, each has its own."""
+    if len(node.users) == 2 and node.kwargs.get("relu"):
+        for place, user in enumerate(list(node.users)):
+            with graph.inserting_before(user):
+                user.replace_input_with(node, graph.call_function(operator.getitem, (node, place)))
+        node.kwargs = {**node.kwargs, "twice": True}
+
+
+def _with_moments(graph: fx.Graph, node: fx.Node) -> None:
+    from histfl.engines.gpu.convolution import stacked_convolution
+
+    before = node.args[0]
+    if isinstance(before, fx.Node) and before.target is stacked_convolution and len(before.users) == 1:
+        before.kwargs = {"moments": True}
+        with graph.inserting_after(before):
+            moments = graph.call_function(operator.getitem, (before, 1))
+            outputs = graph.call_function(operator.getitem, (before, 0))
+        node.replace_input_with(before, outputs)
+        node.kwargs = {**node.kwargs, "moments": moments}
 
 
 def _geometry(layer: nn.Conv2d) -> tuple[int, int, int] | None:

@@ -1,4 +1,4 @@
-"""Batch normalisation of many clients on a GPU, with what often follows, a sum and a ReLU, in two passes each way.
+"""Batch normalisation of many clients on a GPU, with what often follows, a sum and a ReLU, in few passes.
 
 Values are [client, row, channel] in memory, a row being a place of an image of the batch. Every client's
 channels have their own mean and variance over the rows, taken in parts side by side and then combined.
@@ -6,6 +6,7 @@ channels have their own mean and variance over the rows, taken in parts side by 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,20 +20,35 @@ PARTS = 32  # of the rows, so that even a few clients fill a GPU
 ROWS = 64  # of 64 channels read at once; more of fewer
 
 
+@dataclass(frozen=True)
+class Moments:
+    """Means and sums of squared deviations [client, part, channel] of every `rows_each` rows."""
+
+    means: torch.Tensor
+    squares: torch.Tensor
+    rows_each: int
+
+    @classmethod
+    def empty(cls, values: torch.Tensor, rows_each: int) -> Moments:
+        """Room for those of values [client, batch, height, width, channel]."""
+        parts = triton.cdiv(values.shape[1:4].numel(), rows_each)
+        shape = 2, len(values), parts, values.shape[-1]
+        means, squares = torch.empty(shape, dtype=torch.float32, device=values.device)
+        return cls(means, squares, rows_each)
+
+
 @triton.jit
 def _moments(
-    values, counts, means, squares, rows, rows_each,
+    values, means, squares, rows, rows_each,
     CHANNELS: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Number, mean and sum of squared deviations of a part's rows, from their distances to the first one."""
+    """Of a part's rows, from their distances to the first one."""
     client, part = tl.program_id(2), tl.program_id(1)
     channel = tl.program_id(0) * WIDE + tl.arange(0, WIDE)
     inside = channel < CHANNELS
     values += client.to(tl.int64) * rows * CHANNELS
     begin, end = part * rows_each, tl.minimum((part + 1) * rows_each, rows)
-    origin = tl.load(values + begin * CHANNELS + channel, mask=inside & (begin < end), other=0.0).to(
-        tl.float32
-    )
+    origin = tl.load(values + begin * CHANNELS + channel, mask=inside, other=0.0).to(tl.float32)
     distances = tl.zeros((ROWS, WIDE), tl.float32)
     products = tl.zeros((ROWS, WIDE), tl.float32)
     for first in range(begin, end, ROWS):
@@ -42,43 +58,69 @@ def _moments(
         apart = tl.where(known, block.to(tl.float32) - origin[None, :], 0.0)
         distances += apart
         products += apart * apart
-    count = tl.maximum(end - begin, 0).to(tl.float32)
     distance = tl.sum(distances, axis=0)
-    centre = distance / tl.maximum(count, 1.0)
+    centre = distance / (end - begin)
     at = (client * tl.num_programs(1) + part) * CHANNELS + channel
-    tl.store(counts + at, count + tl.zeros((WIDE,), tl.float32), mask=inside)
     tl.store(means + at, origin + centre, mask=inside)
     tl.store(squares + at, tl.maximum(tl.sum(products, axis=0) - distance * centre, 0.0), mask=inside)
 
 
 @triton.jit
-def _combined(
-    counts, means, squares, client, channel, rows, eps, CHANNELS: tl.constexpr, PARTS: tl.constexpr
-):
-    """Mean and inverse deviation of the channels from their parts."""
-    at = (client * PARTS + tl.arange(0, PARTS))[:, None] * CHANNELS + channel[None, :]
-    known = (channel < CHANNELS)[None, :]
-    count = tl.load(counts + at, mask=known, other=0.0)
-    mean = tl.load(means + at, mask=known, other=0.0)
-    square = tl.load(squares + at, mask=known, other=0.0)
-    whole = tl.sum(count * mean, axis=0) / rows
-    apart = mean - whole[None, :]
-    variance = (tl.sum(square, axis=0) + tl.sum(count * apart * apart, axis=0)) / rows
-    return whole, 1.0 / tl.sqrt(variance + eps)
+def _combine(
+    means, squares, mean, inverse, parts, rows, rows_each, eps,
+    CHANNELS: tl.constexpr, WIDE: tl.constexpr, SOME: tl.constexpr,
+):  # fmt: skip
+    """Mean and inverse deviation of the channels from those of their parts."""
+    client = tl.program_id(1)
+    channel = tl.program_id(0) * WIDE + tl.arange(0, WIDE)
+    inside = channel < CHANNELS
+    total = tl.zeros((SOME, WIDE), tl.float32)
+    for first in range(0, parts, SOME):
+        part = first + tl.arange(0, SOME)
+        known = (part < parts)[:, None] & inside[None, :]
+        count = tl.minimum(rows_each, rows - part * rows_each).to(tl.float32)
+        at = (client * parts + part)[:, None] * CHANNELS + channel[None, :]
+        total += count[:, None] * tl.load(means + at, mask=known, other=0.0)
+    centre = tl.sum(total, axis=0) / rows
+    total = tl.zeros((SOME, WIDE), tl.float32)
+    for first in range(0, parts, SOME):
+        part = first + tl.arange(0, SOME)
+        known = (part < parts)[:, None] & inside[None, :]
+        count = tl.minimum(rows_each, rows - part * rows_each).to(tl.float32)
+        at = (client * parts + part)[:, None] * CHANNELS + channel[None, :]
+        apart = tl.load(means + at, mask=known, other=0.0) - centre[None, :]
+        square = tl.load(squares + at, mask=known, other=0.0)
+        total += tl.where(known, square + count[:, None] * apart * apart, 0.0)
+    variance = tl.sum(total, axis=0) / rows
+    tl.store(mean + client * CHANNELS + channel, centre, mask=inside)
+    tl.store(inverse + client * CHANNELS + channel, 1.0 / tl.sqrt(variance + eps), mask=inside)
+
+
+@triton.jit
+def _channels(mean, inverse, weight, bias, CHANNELS: tl.constexpr, WIDE: tl.constexpr):
+    """A program's channels, which of them there are, and their mean, inverse deviation, weight and bias."""
+    channel = tl.program_id(0) * WIDE + tl.arange(0, WIDE)
+    inside = channel < CHANNELS
+    at = tl.program_id(2) * CHANNELS + channel
+    own_mean = tl.load(mean + at, mask=inside, other=0.0)
+    own_inverse = tl.load(inverse + at, mask=inside, other=0.0)
+    own_weight = tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)
+    own_bias = tl.load(bias + at, mask=inside, other=0.0).to(tl.float32)
+    return channel, inside, own_mean, own_inverse, own_weight, own_bias
 
 
 @triton.jit
 def _normalise(
-    values, counts, means, squares, weight, bias, added, result, rows, rows_each, eps,
-    CHANNELS: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr,
+    values, mean, inverse, weight, bias, added, result, rows, rows_each,
+    CHANNELS: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr,
     ADDED: tl.constexpr, RELU: tl.constexpr,
 ):  # fmt: skip
     client, part = tl.program_id(2), tl.program_id(1)
-    channel, inside, mean, inverse, own_weight, own_bias = _channels(
-        counts, means, squares, weight, bias, rows, eps, CHANNELS, WIDE, PARTS
+    channel, inside, own_mean, own_inverse, own_weight, own_bias = _channels(
+        mean, inverse, weight, bias, CHANNELS, WIDE
     )
-    scale = inverse * own_weight
-    shift = own_bias - mean * scale
+    scale = own_inverse * own_weight
+    shift = own_bias - own_mean * scale
     before = client.to(tl.int64) * rows * CHANNELS
     end = tl.minimum((part + 1) * rows_each, rows)
     for first in range(part * rows_each, end, ROWS):
@@ -95,21 +137,6 @@ def _normalise(
 
 
 @triton.jit
-def _channels(
-    counts, means, squares, weight, bias, rows, eps,
-    CHANNELS: tl.constexpr, WIDE: tl.constexpr, PARTS: tl.constexpr,
-):  # fmt: skip
-    """A program's channels, which of them there are, and their mean, inverse deviation, weight and bias."""
-    client = tl.program_id(2)
-    channel = tl.program_id(0) * WIDE + tl.arange(0, WIDE)
-    inside = channel < CHANNELS
-    mean, inverse = _combined(counts, means, squares, client, channel, rows, eps, CHANNELS, PARTS)
-    own_weight = tl.load(weight + client * CHANNELS + channel, mask=inside, other=0.0).to(tl.float32)
-    own_bias = tl.load(bias + client * CHANNELS + channel, mask=inside, other=0.0).to(tl.float32)
-    return channel, inside, mean, inverse, own_weight, own_bias
-
-
-@triton.jit
 def _pulled(values, gradient, at, known, mean, inverse, weight, bias, RELU: tl.constexpr):
     """The gradient at some entries, behind the RELU if there is one, and the values normalised."""
     pull = tl.load(gradient + at, mask=known, other=0.0).to(tl.float32)
@@ -121,18 +148,18 @@ def _pulled(values, gradient, at, known, mean, inverse, weight, bias, RELU: tl.c
 
 @triton.jit
 def _pull_sums(
-    values, gradient, counts, means, squares, weight, bias, output, cut, pulls, products, rows, rows_each, eps,
-    CHANNELS: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr,
-    RELU: tl.constexpr, CUT: tl.constexpr,
+    values, gradient, further, mean, inverse, weight, bias, output, cut, pulls, products, rows, rows_each,
+    CHANNELS: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr,
+    RELU: tl.constexpr, CUT: tl.constexpr, FURTHER: tl.constexpr,
 ):  # fmt: skip
     """Sums over a part's rows of the gradient, and of its product with the normalised values.
 
-    With CUT, where the ReLU came after a sum, `output` tells what passed it, and the gradient before it is left
-    in `cut`.
+    With CUT, `output` tells what passed the ReLU, and the gradient before it (with FURTHER, of the sum of two
+    gradients) is left in `cut`.
     """
     client, part = tl.program_id(2), tl.program_id(1)
-    channel, inside, mean, inverse, own_weight, own_bias = _channels(
-        counts, means, squares, weight, bias, rows, eps, CHANNELS, WIDE, PARTS
+    channel, inside, own_mean, own_inverse, own_weight, own_bias = _channels(
+        mean, inverse, weight, bias, CHANNELS, WIDE
     )
     before = client.to(tl.int64) * rows * CHANNELS
     total = tl.zeros((ROWS, WIDE), tl.float32)
@@ -143,38 +170,31 @@ def _pull_sums(
         known = (row < end)[:, None] & inside[None, :]
         at = row[:, None] * CHANNELS + channel[None, :]
         pull, normal = _pulled(
-            values + before,
-            gradient + before,
-            at,
-            known,
-            mean,
-            inverse,
-            own_weight,
-            own_bias,
-            RELU,
+            values + before, gradient + before, at, known, own_mean, own_inverse, own_weight, own_bias, RELU
         )
+        if FURTHER:
+            pull += tl.load(further + before + at, mask=known, other=0.0).to(tl.float32)
         if CUT:
             pull = tl.where(tl.load(output + before + at, mask=known, other=0.0) > 0.0, pull, 0.0)
             tl.store(cut + before + at, pull.to(cut.dtype.element_ty), mask=known)
         total += pull
         product += pull * normal
-    to = (client * PARTS + part) * CHANNELS + channel
+    to = (client * tl.num_programs(1) + part) * CHANNELS + channel
     tl.store(pulls + to, tl.sum(total, axis=0), mask=inside)
     tl.store(products + to, tl.sum(product, axis=0), mask=inside)
 
 
 @triton.jit
 def _value_gradient(
-    values, gradient, counts, means, squares, weight, bias, pulls, products, result, rows, rows_each, eps,
-    CHANNELS: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr, RELU: tl.constexpr,
+    values, gradient, mean, inverse, weight, bias, pulls, products, result, rows, rows_each,
+    CHANNELS: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, RELU: tl.constexpr,
 ):  # fmt: skip
     client, part = tl.program_id(2), tl.program_id(1)
-    channel, inside, mean, inverse, own_weight, own_bias = _channels(
-        counts, means, squares, weight, bias, rows, eps, CHANNELS, WIDE, PARTS
+    channel, inside, own_mean, own_inverse, own_weight, own_bias = _channels(
+        mean, inverse, weight, bias, CHANNELS, WIDE
     )
-    parts = (client * PARTS + tl.arange(0, PARTS))[:, None] * CHANNELS + channel[None, :]
-    mean_pull = tl.sum(tl.load(pulls + parts, mask=inside[None, :], other=0.0), axis=0) / rows
-    mean_product = tl.sum(tl.load(products + parts, mask=inside[None, :], other=0.0), axis=0) / rows
+    mean_pull = tl.load(pulls + client * CHANNELS + channel, mask=inside, other=0.0) / rows
+    mean_product = tl.load(products + client * CHANNELS + channel, mask=inside, other=0.0) / rows
     before = client.to(tl.int64) * rows * CHANNELS
     end = tl.minimum((part + 1) * rows_each, rows)
     for first in range(part * rows_each, end, ROWS):
@@ -182,9 +202,11 @@ def _value_gradient(
         known = (row < end)[:, None] & inside[None, :]
         at = row[:, None] * CHANNELS + channel[None, :]
         pull, normal = _pulled(
-            values + before, gradient + before, at, known, mean, inverse, own_weight, own_bias, RELU
+            values + before, gradient + before, at, known, own_mean, own_inverse, own_weight, own_bias, RELU
         )
-        found = (own_weight * inverse)[None, :] * (pull - mean_pull[None, :] - normal * mean_product[None, :])
+        found = (own_weight * own_inverse)[None, :] * (
+            pull - mean_pull[None, :] - normal * mean_product[None, :]
+        )
         tl.store(result + before + at, found.to(result.dtype.element_ty), mask=known)
 
 
@@ -195,15 +217,21 @@ def stacked_normalisation(
     eps: float,
     added: torch.Tensor | None = None,
     *,
+    moments: Moments | None = None,
     relu: bool = False,
-) -> torch.Tensor:
+    twice: bool = False,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Client i's values [client, batch, channel, height, width], channels innermost in memory, normalised by
     their own mean and variance a channel, times weight[i] [channel], plus bias[i]; then, where wanted, plus
-    `added`, and ReLU."""
+    `added`, and ReLU. Where they are known, the values' moments need not be computed.
+
+    `twice` gives the outputs two times, for two readers: their gradients are then added on the way.
+    """
     if added is not None and (added.shape, added.dtype) != (values.shape, values.dtype):
-        found = stacked_normalisation(values, weight, bias, eps) + added
-        return torch.relu(found) if relu else found
-    return _StackedNormalisation.apply(values, weight, bias, added, eps, relu)  # type: ignore[no-any-return]
+        found = _StackedNormalisation.apply(values, weight, bias, None, eps, moments, False, False) + added
+        found = torch.relu(found) if relu else found
+        return (found, found) if twice else found
+    return _StackedNormalisation.apply(values, weight, bias, added, eps, moments, relu, twice)  # type: ignore[no-any-return]
 
 
 class _StackedNormalisation(torch.autograd.Function):
@@ -215,43 +243,65 @@ class _StackedNormalisation(torch.autograd.Function):
         bias: torch.Tensor,
         added: torch.Tensor | None,
         eps: float,
+        moments: Moments | None,
         relu: bool,
-    ) -> torch.Tensor:
+        twice: bool,
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         inner = innermost(values)
         grid, shape, rows, rows_each = _launch(inner)
-        moments = torch.empty(3, len(inner), PARTS, inner.shape[-1], dtype=torch.float32, device=inner.device)
-        _moments[grid](inner, *moments, rows, rows_each, **shape)
+        if moments is None:
+            moments = Moments.empty(inner, rows_each)
+            _moments[grid](inner, moments.means, moments.squares, rows, rows_each, **shape)
+        spread = _combined(moments, rows, eps)
         result = torch.empty_like(inner)
         more = None if added is None else innermost(added)
         _normalise[grid](
-            inner, *moments, weight, bias, more, result, rows, rows_each, eps,
-            **shape, PARTS=PARTS, ADDED=more is not None, RELU=relu,
+            inner, *spread, weight, bias, more, result, rows, rows_each,
+            **shape, ADDED=more is not None, RELU=relu,
         )  # fmt: skip
-        ctx.save_for_backward(inner, weight, bias, moments, *((result,) if relu and more is not None else ()))
-        ctx.eps, ctx.relu, ctx.added = eps, relu, more is not None
-        return outermost(result)
+        ctx.cut = relu and (twice or more is not None)
+        ctx.save_for_backward(inner, weight, bias, spread, *((result,) if ctx.cut else ()))
+        ctx.relu, ctx.added = relu, more is not None
+        return (outermost(result), outermost(result)) if twice else outermost(result)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        inner, weight, bias, moments, *output = ctx.saved_tensors
-        pull = innermost(gradient)
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        inner, weight, bias, spread, *output = ctx.saved_tensors
+        pull, *more = map(innermost, gradients)
+        if more and not ctx.cut:
+            pull = pull + more.pop()
+        further = more[0] if more else None
         grid, shape, rows, rows_each = _launch(inner)
-        sums = torch.empty(2, len(inner), PARTS, inner.shape[-1], dtype=torch.float32, device=inner.device)
-        cut = torch.empty_like(inner) if output else None
+        parts = torch.empty(2, len(inner), grid[1], inner.shape[-1], dtype=torch.float32, device=inner.device)
+        cut = torch.empty_like(inner) if ctx.cut else None
+        relu = ctx.relu and not ctx.cut
         _pull_sums[grid](
-            inner, pull, *moments, weight, bias, *(output or [None]), cut, *sums, rows, rows_each, ctx.eps,
-            **shape, PARTS=PARTS, RELU=ctx.relu and not ctx.added, CUT=cut is not None,
+            inner, pull, further, *spread, weight, bias, *(output or [None]), cut, *parts,
+            rows, rows_each, **shape, RELU=relu, CUT=ctx.cut, FURTHER=further is not None,
         )  # fmt: skip
         pull = pull if cut is None else cut
+        sums = parts.sum(dim=2)
         result = torch.empty_like(inner)
         _value_gradient[grid](
-            inner, pull, *moments, weight, bias, *sums, result, rows, rows_each, ctx.eps,
-            **shape, PARTS=PARTS, RELU=ctx.relu and not ctx.added,
-        )  # fmt: skip
-        for_bias, for_weight = sums.sum(dim=2)
+            inner, pull, *spread, weight, bias, *sums, result, rows, rows_each, **shape, RELU=relu
+        )
+        for_bias, for_weight = sums
         for_added = outermost(pull) if ctx.added else None
-        return outermost(result), for_weight.to(weight.dtype), for_bias.to(bias.dtype), for_added, None, None
+        of_affine = for_weight.to(weight.dtype), for_bias.to(bias.dtype)
+        return outermost(result), *of_affine, for_added, None, None, None, None
+
+
+def _combined(moments: Moments, rows: int, eps: float) -> torch.Tensor:
+    """Means and inverse deviations of all rows, [2, client, channel]."""
+    clients, parts, channels = moments.means.shape
+    spread = torch.empty(2, clients, channels, dtype=torch.float32, device=moments.means.device)
+    wide = min(32, triton.next_power_of_2(channels))
+    _combine[(triton.cdiv(channels, wide), clients)](
+        moments.means, moments.squares, *spread, parts, rows, moments.rows_each, eps,
+        CHANNELS=channels, WIDE=wide, SOME=64,
+    )  # fmt: skip
+    return spread
 
 
 def _launch(inner: torch.Tensor) -> tuple[tuple[int, int, int], dict[str, int], int, int]:
@@ -260,5 +310,5 @@ def _launch(inner: torch.Tensor) -> tuple[tuple[int, int, int], dict[str, int], 
     wide = min(64, triton.next_power_of_2(channels))
     height = ROWS * 64 // wide
     rows_each = triton.cdiv(triton.cdiv(rows, PARTS), height) * height
-    grid = triton.cdiv(channels, wide), PARTS, len(inner)
+    grid = triton.cdiv(channels, wide), triton.cdiv(rows, rows_each), len(inner)
     return grid, {"CHANNELS": channels, "WIDE": wide, "ROWS": height}, rows, rows_each
