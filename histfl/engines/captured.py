@@ -71,7 +71,7 @@ class CapturedTrainer:
         self._ways = tuple(ways)
         self._recordings: OrderedDict[object, _Recording] = OrderedDict()
         self._most: int | None = None
-        self._drawn: tuple[int, dict[object, torch.Tensor]] = -1, {}  # of a global round, by clients
+        self._drawn: tuple[int, dict[object, torch.Tensor]] = -1, {}  # of a global round, by its length and clients
 
     def clients_at_once(self, start: State) -> int | None:
         return self._most
@@ -98,10 +98,11 @@ class CapturedTrainer:
             return self.samples.indices(block)
         if self._drawn[0] != part.job.round:
             self._drawn = part.job.round, {}
-        key, drawn = tuple(part.clients.tobytes() for part in block), self._drawn[1]
+        edge_rounds, drawn = len(schedules[0]), self._drawn[1]
+        key = edge_rounds, *(part.clients.tobytes() for part in block)
         if key not in drawn:
             whole = [replace(part, edge_round=0) for part in block]
-            drawn[key] = self.samples.indices(whole, edge_rounds=len(schedules[0]))
+            drawn[key] = self.samples.indices(whole, edge_rounds=edge_rounds)
         return drawn[key][part.edge_round * steps :][:steps]
 
     def _recording(self, block: Block) -> _Recording:

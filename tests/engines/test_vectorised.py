@@ -94,7 +94,7 @@ def test_unknown_engines_are_refused() -> None:
     assert isinstance(choose_engine("auto", task), VectorisedEngine)
 
 
-def jobs_of(experiment: Experiment) -> list[CellJob]:
+def jobs_of(experiment: Experiment, edge_rounds: int = 2) -> list[CellJob]:
     run, network = experiment.hist, experiment.hist.network
     state = {name: value.detach() for name, value in experiment.model.named_parameters()}
     submodels = draw(run.plan, even_counts(run.plan, network.num_cells), np.random.default_rng(1))
@@ -106,7 +106,7 @@ def jobs_of(experiment: Experiment) -> list[CellJob]:
             0,
             extract(state, submodel),
             {},
-            run.participation.schedule(cell, 2, 0, run.task.seeds),
+            run.participation.schedule(cell, edge_rounds, 0, run.task.seeds),
             None,
         )
         for cell, submodel in zip(cells, submodels, strict=True)
@@ -172,6 +172,18 @@ def test_cells_in_step_as_on_a_gpu(
         assert other.loss == pytest.approx(one.loss, rel=1e-6)
         for name, value in one.state.items():
             torch.testing.assert_close(other.state[name], value, rtol=1e-9, atol=1e-9, msg=name)
+
+
+def test_a_round_done_again_with_more_edge_rounds_draws_all_its_batches() -> None:
+    experiment = make_experiment("mlp")
+    trainer = recorded(StackedTrainer)(experiment.hist.task)
+    for edge_rounds in (1, 3):
+        jobs = jobs_of(experiment, edge_rounds)
+        (ends,) = _run_in_turn([jobs[:1]], trainer)
+        (found,) = _results(list(ends), experiment.hist.task.local.local_steps)
+        (right,) = ReferenceEngine().run(jobs[:1])
+        for name, value in right.state.items():
+            torch.testing.assert_close(found.state[name], value, rtol=1e-9, atol=1e-9, msg=name)
 
 
 @given(st.integers(1, 10**6))
