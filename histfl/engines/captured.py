@@ -71,7 +71,10 @@ class CapturedTrainer:
         self._ways = tuple(ways)
         self._recordings: OrderedDict[object, _Recording] = OrderedDict()
         self._most: int | None = None
-        self._drawn: tuple[int, dict[object, torch.Tensor]] = -1, {}  # of a global round, by its length and clients
+        self._drawn: tuple[int, dict[object, torch.Tensor]] = (
+            -1,
+            {},
+        )  # of a global round, by its length and clients
 
     def clients_at_once(self, start: State) -> int | None:
         return self._most
