@@ -13,13 +13,13 @@ from functools import partial
 from typing import Any, Protocol, cast
 
 import torch
-import torch.nn.functional as F
-from torch import fx, nn
+from torch import fx
 
 from histfl.engines.losses import StackedLoss
 from histfl.engines.pooling import Pool, StackedMaxPool2d, stacked_max_pool2d
 from histfl.engines.room import Axes, whole
 from histfl.engines.stacked_conv import Geometry, StackedConv2d, stacked_conv2d
+from histfl.engines.stacked_graph import is_relu
 from histfl.engines.stacked_linear import InPlaceSGD, StackedLinear, StepsItself, stacked_linear
 
 
@@ -77,7 +77,7 @@ def chain_of(module: fx.GraphModule) -> Chain | None:
             last = len(plans) - 1 if plans and plans[-1].make is _Relu else len(plans)
             plans.insert(last, pool)
         elif node.all_input_nodes == [value]:
-            plans.append(Plan(_KNOWN.get(node.target) or _other(module, node, value)))
+            plans.append(Plan(_link(module, node, value)))
         else:  # a function of tensors too
             return None
         value = node
@@ -139,19 +139,14 @@ class _Other:
         return torch.autograd.grad(self.outputs, self.inputs, gradient)[0]
 
 
-# Functions of one value, whose gradients need no autograd. The graphs flatten everything but two axes.
-_KNOWN: dict[Any, Callable[..., Link]] = {
-    torch.relu: _Relu,
-    F.relu: _Relu,
-    "relu": _Relu,
-    torch.flatten: _Flatten,
-}
-
-
-def _other(module: fx.GraphModule, node: fx.Node, value: fx.Node) -> Callable[..., Link]:
+def _link(module: fx.GraphModule, node: fx.Node, value: fx.Node) -> Callable[..., Link]:
+    """What makes the link of a function of one value."""
+    if is_relu(node, module):
+        return _Relu
+    if node.target is torch.flatten:  # of everything but two axes, the only one that graphs have
+        return _Flatten
     if node.op == "call_module":
-        layer = module.get_submodule(str(node.target))
-        return _Relu if type(layer) is nn.ReLU else partial(_Other, layer)
+        return partial(_Other, module.get_submodule(str(node.target)))
     target = getattr(torch.Tensor, node.target) if isinstance(node.target, str) else node.target
 
     def function(inputs: torch.Tensor) -> torch.Tensor:

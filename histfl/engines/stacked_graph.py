@@ -109,6 +109,13 @@ def shared_tensors(model: nn.Module, clients: int, given: State) -> State:
     }
 
 
+def is_relu(node: fx.Node, module: nn.Module) -> bool:
+    """Whether a node of the module's graph is ReLU, by what it does and not by its name."""
+    if node.op == "call_module":
+        return type(module.get_submodule(str(node.target))) is nn.ReLU
+    return node.target in (torch.relu, F.relu) or (node.op, node.target) == ("call_method", "relu")
+
+
 def _out_of_place(model: nn.Module) -> nn.Module:
     """A copy whose activations leave their inputs alone: a stacked layer's outputs may be a view."""
     copied = copy.deepcopy(model)

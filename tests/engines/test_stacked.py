@@ -76,13 +76,14 @@ class Functions(nn.Module):
             nn.Linear(31, 15, bias=False),
         )
         self.last = nn.Linear(45, 3)
-        self.gelu, self.relu = nn.GELU(), nn.ReLU()
+        self.gelu, self.rectify = nn.GELU(), nn.ReLU()
+        self.relu = nn.LeakyReLU(0.2)  # a name says nothing
         self.frozen.requires_grad_(False)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        hidden = self.relu(self.frozen(0.5 * inputs))
+        hidden = self.rectify(self.frozen(0.5 * inputs))
         hidden = self.third(F.relu(self.second(torch.relu(self.first(hidden)).relu())))
-        hidden = self.gelu(F.gelu(F.leaky_relu(hidden, 0.2).square() - 1.0, approximate="tanh")).tanh()
+        hidden = self.gelu(F.gelu(self.relu(hidden).square() - 1.0, approximate="tanh")).tanh()
         return self.last(torch.flatten(hidden * hidden, 1))
 
 

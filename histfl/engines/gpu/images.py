@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-from histfl.engines.stacked_graph import Rewritten
+from histfl.engines.stacked_graph import Rewritten, is_relu
 from histfl.training.precision import Precision
 
 
@@ -48,7 +48,7 @@ class GpuImages:
                 node = _with_what_follows(graph, module, node)
                 _for_two_readers(graph, node)
                 _with_moments(graph, node)
-            elif node.target is _max_pool and _is_relu(relu := node.args[0], module) and len(relu.users) == 1:
+            elif node.target is _max_pool and is_relu(relu := node.args[0], module) and len(relu.users) == 1:
                 node.replace_input_with(relu, relu.all_input_nodes[0])
                 graph.erase_node(relu)
                 with graph.inserting_after(node):
@@ -70,7 +70,7 @@ def _with_what_follows(graph: fx.Graph, module: nn.Module, node: fx.Node) -> fx.
         graph.erase_node(node)
         node = fused
         user = next(iter(node.users))
-    if len(node.users) == 1 and _is_relu(user, module):
+    if len(node.users) == 1 and is_relu(user, module):
         node.kwargs = {"relu": True}
         user.replace_all_uses_with(node)
         graph.erase_node(user)
@@ -113,12 +113,6 @@ def _is_sum(node: fx.Node) -> bool:
     """Whether a node adds two values, and no more."""
     plain = len(node.args) == 2 and not node.kwargs
     return node.target in (operator.add, torch.add) and plain and len(node.all_input_nodes) == 2
-
-
-def _is_relu(node: fx.Node, module: nn.Module) -> bool:
-    if node.op == "call_module":
-        return type(module.get_submodule(str(node.target))) is nn.ReLU
-    return node.target in (torch.relu, F.relu) or (node.op, node.target) == ("call_method", "relu")
 
 
 def _max_pool(images: torch.Tensor, *pool: Any) -> torch.Tensor:
