@@ -32,13 +32,15 @@ from histfl.training.precision import Precision
 from histfl.wireless.latency import CYCLES_PER_STEP, SWITCHED_CAPACITANCE
 from histfl.wireless.rates import DEFAULT_BANDWIDTH_HZ
 
+DEFAULT_MODEL = "mlp"
+
 
 class ModelSettings(Settings):
     """`name` and, beside it, the options of that model."""
 
     model_config = ConfigDict(extra="allow")
 
-    name: str = "mlp"
+    name: str = DEFAULT_MODEL
 
     @property
     def options(self) -> dict[str, Any]:
@@ -193,24 +195,34 @@ def load_config(source: str, settings: Sequence[str] = ()) -> Config:
         raise UsageError(
             f"{source!r} is neither a file nor a preset; the presets are: {', '.join(preset_names())}"
         )
-    for setting in settings:
-        apply_setting(tables, setting)
+    apply_settings(tables, settings)
     return checked(Config, tables, f"{place} with --set" if settings else place)
 
 
-def apply_setting(tables: dict[str, Any], setting: str) -> None:
-    """Put one `section.key=value` into `tables`; the value is TOML, or else plain text."""
+def apply_settings(tables: dict[str, Any], settings: Sequence[str]) -> None:
+    """Put `section.key=value` settings into `tables`, in their order; a value is TOML, or else plain text.
+
+    Another model than the tables' own takes none of their options; what the settings give it stays.
+    """
+    parsed = [_parsed(setting) for setting in settings]
+    names = [value for section, key, value in parsed if (section, key) == ("model", "name")]
+    model = tables.get("model")
+    if names and isinstance(model, dict) and model.get("name", DEFAULT_MODEL) != names[-1]:
+        tables["model"] = {}
+    for setting, (section, key, value) in zip(settings, parsed, strict=True):
+        table = tables.setdefault(section, {})
+        if not isinstance(table, dict):
+            raise UsageError(f"--set {setting!r}: {section!r} is not a section")
+        table[key] = value
+
+
+def _parsed(setting: str) -> tuple[str, str, Any]:
+    """Section, key and value."""
     path, equals, text = setting.partition("=")
     section, dot, key = path.strip().partition(".")
     if not (equals and dot and key):
         raise UsageError(f"--set {setting!r}: write it as section.key=value, for example training.rounds=20")
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
+        return section, key, tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
-        value = text.strip()
-    table = tables.setdefault(section, {})
-    if not isinstance(table, dict):
-        raise UsageError(f"--set {setting!r}: {section!r} is not a section")
-    if path.strip() == "model.name" and table.get("name", value) != value:
-        table.clear()  # the other keys are the options of the model that was named before
-    table[key] = value
+        return section, key, text.strip()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from histfl.errors import UsageError
-from histfl.experiments.config import Config, apply_setting, load_config, preset_names
+from histfl.experiments.config import Config, apply_settings, load_config, preset_names
 from histfl.experiments.planning_network import NetworkPlan, cut_model, plan_network
 from histfl.models import MODELS
 from histfl.network import Network
@@ -37,8 +37,7 @@ class PlanRequest:
         """The configuration to plan, changed by `settings` and then by `further` ones."""
         settings = [*self.settings, *further]
         tables = self._tables()
-        for setting in settings:
-            apply_setting(tables, setting)
+        apply_settings(tables, settings)
         network = tables["network"]
         if str(network["profile"]).endswith(".toml"):
             described = Network.from_toml(network["profile"])
