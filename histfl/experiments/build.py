@@ -205,7 +205,7 @@ def build(
     test = _few(config, ingredients.test).to(place, dtype)
     check_fit(model, train, test, loss, batch_size=config.training.batch_size)
     network = ingredients.network
-    bits = config.uplink.bits_per_parameter or 8.0 * dtype.itemsize
+    bits = bits_per_parameter(config, dtype)
     method = METHODS[config.method.name]
     cut = plan(
         model,
@@ -272,7 +272,12 @@ def _with_network(config: Config, network: Network) -> Config:
     return config.model_copy(update={"network": config.network.model_copy(update=actual)})
 
 
-def build_uplink(config: Config, full_parameters: int, bits_per_parameter: float = 32.0) -> Uplink:
+def bits_per_parameter(config: Config, dtype: torch.dtype) -> float:
+    """What a client sends for a parameter: as many bits as it is stored in, where nothing else is said."""
+    return config.uplink.bits_per_parameter or 8.0 * dtype.itemsize
+
+
+def build_uplink(config: Config, full_parameters: int, bits: float) -> Uplink:
     """The uplink by its name, with the clients' computing that its clock counts too."""
     settings = config.uplink
     computing = Computing(
@@ -299,7 +304,7 @@ def build_uplink(config: Config, full_parameters: int, bits_per_parameter: float
         access=settings.name,
         bandwidth_hz=settings.bandwidth_hz,
         antennas=settings.antennas,
-        bits_per_parameter=bits_per_parameter,
+        bits_per_parameter=bits,
         channel=build_channel(settings),
         double_count_clients=settings.double_count_clients,
         noise_scales_with_band=settings.noise_scales_with_band,

@@ -12,8 +12,9 @@ import torch
 
 from histfl.data import cifar10, fashion_mnist
 from histfl.errors import PartitionError, UsageError
-from histfl.experiments.build import build_network, build_uplink
+from histfl.experiments.build import bits_per_parameter, build_network, build_uplink
 from histfl.experiments.config import Config
+from histfl.experiments.fit import check_parameters
 from histfl.experiments.sizes import cut_layers
 from histfl.models import build_model
 from histfl.network import Network
@@ -52,12 +53,13 @@ INPUTS: dict[str, tuple[tuple[int, ...], int]] = {  # data set: a sample's shape
 @dataclass(frozen=True)
 class CutModel:
     """A model as planning sees it: the layers dealt out, the units [layer] that every cell holds besides,
-    and the full model's parameters."""
+    and the full model's parameters with their number format."""
 
     name: str
     layers: CutLayers
     held: Ints
     parameters: int
+    dtype: torch.dtype
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,7 @@ def cut_model(
     seeds = Seeds(config.training.seed)
     settings = config.model
     model = build_model(settings.name, settings.options, shape, num_classes, seed=seeds.key("model"))
-    dtype = next((parameter.dtype for parameter in model.parameters()), None)
+    dtype = check_parameters(model)
     inputs = torch.randn(2, *shape, generator=seeds.torch("example"), dtype=dtype)
     try:
         cut = plan(model, inputs, include=config.method.include, exclude=config.method.exclude)
@@ -163,7 +165,8 @@ def cut_model(
     shared = config.method.shared if method.overlapping else 0.0
     if (shared_units(cut, shared) == cut.units).any():
         raise UsageError(f"method.shared = {shared:g}: a layer is shared whole and nothing is left to size")
-    return CutModel(settings.name, cut_layers(cut, shared), shared_units(cut, shared), cut.num_parameters)
+    units = shared_units(cut, shared)
+    return CutModel(settings.name, cut_layers(cut, shared), units, cut.num_parameters, dtype)
 
 
 def plan_network(config: Config, cut: CutModel, draws: int | None = None) -> NetworkPlan:
@@ -181,7 +184,7 @@ def plan_network(config: Config, cut: CutModel, draws: int | None = None) -> Net
         draws = max(MIN_DRAWS, min(DEFAULT_DRAWS, CELLS_DRAWN // network.num_cells))
     policies, obstacle = _policies(cut.layers, network.num_cells, config.method.cap)
     tally = _Tally(cut, policies, config.method.cap)
-    for costs in _drawn_costs(config, network, cut.parameters, draws):
+    for costs in _drawn_costs(config, network, cut, draws):
         tally.add(costs)
     shown = "aircomp" if config.uplink.name == "aircomp" else "oma"
     return NetworkPlan(
@@ -244,11 +247,14 @@ class _Tally:
 
 
 def _drawn_costs(
-    config: Config, network: Network, parameters: int, draws: int
+    config: Config, network: Network, cut: CutModel, draws: int
 ) -> Iterator[dict[str, AffineCost | AirCompCost]]:
     """The costs of each drawn round, by uplink."""
     names = {"oma": _orthogonal(config), "aircomp": "aircomp", "compute": "ideal"}
-    uplinks = {key: build_uplink(_with_uplink(config, name), parameters) for key, name in names.items()}
+    bits = bits_per_parameter(config, cut.dtype)
+    uplinks = {
+        key: build_uplink(_with_uplink(config, name), cut.parameters, bits) for key, name in names.items()
+    }
     participants = config.network.participants
     participation = Participation(per_cell=None if participants == "all" else participants)
     seeds = Seeds(config.training.seed)

@@ -291,3 +291,18 @@ def test_shared_units_are_counted_in_every_cell(two_cells: Path) -> None:
     cells = make_plan(tiny_request(two_cells, *changes)).plan.cells
     assert cells["uniform"].units.tolist() == [[9], [9]]
     assert cells["uniform"].sizes.parameters.tolist() == [2 + 6 * 9] * 2
+
+
+def double_tiny() -> nn.Module:
+    return tiny().double()
+
+
+def test_the_bits_of_a_parameter_are_planned_as_a_run_sends_them(two_cells: Path) -> None:
+    def seconds(model: str, *changes: str) -> float:
+        config = PlanRequest(str(two_cells), model, changes).config()
+        plan = plan_network(config, cut_model(config, input_shape=(3,), classes=2), 3)
+        return plan.seconds_per_round["oma.hfedavg"] or 0.0
+
+    one, wide = (seconds("test_planning:tiny", f"uplink.bits_per_parameter={bits}") for bits in (1, 64))
+    assert wide > one
+    assert seconds("test_planning:double_tiny") == wide
