@@ -81,10 +81,25 @@ class _Vectors:
         product = self.builder.fmul(x, y, flags=("contract",))
         return self.builder.fadd(product, z, flags=("contract",))
 
-    def sum(self, first: Any, vector: Any) -> Any:
-        """`first` and all lanes together, in any order."""
-        add = self._intrinsic(f"vector.reduce.fadd.{self.kind}", self.number, [self.number, self.type])
-        return self.builder.call(add, [first, vector], fastmath=("reassoc",))
+    def sums(self, vectors: Sequence[Any]) -> list[Any]:
+        """The sum of each vector's lanes. Up to as many vectors as lanes go together: halves of two make one
+        vector, quarters of two such ones the next, until a lane is left of each."""
+        if len(vectors) > self.lanes:
+            return self.sums(vectors[: self.lanes]) + self.sums(vectors[self.lanes :])
+        held = [*vectors, *[self.zero] * (self.lanes - len(vectors))]
+        part = self.lanes
+        while len(held) > 1:
+            part //= 2
+            lower = [i for i in range(2 * self.lanes) if i // part % 2 == 0]
+            held = [
+                self.builder.fadd(*(self._mixed(x, y, [i + by for i in lower]) for by in (0, part)))
+                for x, y in zip(held[::2], held[1::2], strict=True)
+            ]
+        return [self.builder.extract_element(held[0], ir.IntType(32)(i)) for i in range(len(vectors))]
+
+    def _mixed(self, x: Any, y: Any, places: Sequence[int]) -> Any:
+        kind = ir.VectorType(ir.IntType(32), self.lanes)
+        return self.builder.shuffle_vector(x, y, ir.Constant(kind, list(places)))
 
     def prefetch(self, base: Any, offset: Any) -> None:
         pointer = self.pointer(base, offset, ir.IntType(8))
@@ -197,16 +212,19 @@ def _inner_tile(_: Any, rows, columns, c, c_row, c_column, a, a_row, b, b_row, b
                     found += [v.multiply_add(left, right[s], sums[r * width + s]) for s in range(width)]
                 return found
 
-            zeros = [v.zero] * (height * width)
-            sums = _summed(builder, whole, v.lanes, zeros, lambda k, held: add(k, held, v.all_lanes()))
+            starts = [
+                builder.insert_element(v.zero, v.load_one(bias, _INT(s)), ir.IntType(32)(0))
+                for s in range(width)
+            ]
+            sums = _summed(
+                builder, whole, v.lanes, starts * height, lambda k, held: add(k, held, v.all_lanes())
+            )
             sums = _summed(
                 builder, rest, v.lanes, sums, lambda k, held: add(builder.add(k, whole), held, some)
             )
-            for r in range(height):
-                for s in range(width):
-                    value = v.sum(v.load_one(bias, _INT(s)), sums[r * width + s])
-                    place = builder.add(builder.mul(c_row, _INT(r)), builder.mul(c_column, _INT(s)))
-                    builder.store(value, v.pointer(c, place, v.number), align=v.bytes)
+            for i, value in enumerate(v.sums(sums)):
+                row, column = builder.mul(c_row, _INT(i // width)), builder.mul(c_column, _INT(i % width))
+                builder.store(value, v.pointer(c, builder.add(row, column), v.number), align=v.bytes)
 
         _for_each_size(builder, rows, columns, (ROWS, VECTORS), emit)
         return context.get_dummy_value()

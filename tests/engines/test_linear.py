@@ -12,6 +12,7 @@ from histfl.engines import VectorisedEngine
 from histfl.engines.linear_products import (
     FEW_INPUTS,
     LARGE_WEIGHT,
+    MANY_INPUTS,
     NARROW,
     CompiledProducts,
     TorchProducts,
@@ -77,7 +78,7 @@ def test_rows_meet_rows(sizes: tuple[int, int, int, int], turned: bool, dtype: t
 @pytest.mark.parametrize("with_bias", [True, False])
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("units", [NARROW - 1, NARROW, 75])
-@pytest.mark.parametrize("width", [FEW_INPUTS - 1, FEW_INPUTS, 784])
+@pytest.mark.parametrize("width", [FEW_INPUTS - 1, FEW_INPUTS, MANY_INPUTS, 784])
 def test_a_layer_has_the_same_products_either_way(
     width: int, units: int, turned: bool, with_bias: bool, dtype: torch.dtype
 ) -> None:
