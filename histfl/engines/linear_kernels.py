@@ -4,7 +4,7 @@ A tile of the result, a few rows by a few vectors, stays in the processor's regi
 goes by: with 5 x 5 vectors, 10 loads serve 25 multiply-adds. At a client's sizes (a batch of 50, some
 hundred units) that is the machine's full rate, without the packing that a library for large matrices does
 first. numba has no vector types, so the tile is written as LLVM instructions, which it then optimises as
-part of the loops below.
+part of the loops below. It runs anywhere, but needs the registers of AVX-512 to be fast.
 
 Only to be imported where numba is installed.
 """
@@ -15,16 +15,13 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-import llvmlite.binding
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-_FEATURES = llvmlite.binding.get_host_cpu_features()
-_WIDE = bool(_FEATURES.get("avx512f"))
-VECTOR_BYTES = 64 if _WIDE else 32
-ROWS, VECTORS = (5, 5) if _WIDE else (4, 3)  # of a tile: 32 or 16 registers, less one row and one broadcast
+VECTOR_BYTES = 64
+ROWS = VECTORS = 5  # of a tile: 25 of 32 registers, 5 more for a row of vectors and one for their factor
 
 _INT = ir.IntType(64)
 
@@ -160,7 +157,7 @@ def _outer_tile(_: Any, rows, vectors, last, c, c_row, a, a_row, a_k, b, b_k, co
         v = _Vectors(builder, scale.type)
         some = v.first_lanes(last)
         kept = builder.fcmp_unordered("!=", keep, ir.Constant(keep.type, 0.0))
-        keep, scale, kept = v.spread(keep), v.spread(scale), v.spread(kept)
+        keep, scale = v.spread(keep), v.spread(scale)
 
         def emit(height: int, width: int) -> None:
             masks = [v.all_lanes()] * (width - 1) + [some]
@@ -184,7 +181,7 @@ def _outer_tile(_: Any, rows, vectors, last, c, c_row, a, a_row, a_k, b, b_k, co
 
             sums = _summed(builder, count, 1, [v.zero] * (height * width), body)
             for (place, mask), value in zip(places, sums, strict=True):
-                old = v.load(c, place, builder.and_(mask, kept))
+                old = builder.select(kept, v.load(c, place, mask), v.zero)
                 v.store(v.multiply_add(scale, value, builder.fmul(keep, old)), c, place, mask)
 
         _for_each_size(builder, rows, vectors, (ROWS, VECTORS), emit)

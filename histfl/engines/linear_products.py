@@ -5,6 +5,7 @@ Inputs are [client, batch, in], gradients of outputs [client, batch, out], weigh
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Protocol
 
 import torch
@@ -12,10 +13,9 @@ import torch
 from histfl.engines.image_kernels import kernels_installed
 
 NARROW = 16  # fewer outputs than that, as of a last layer, and vectors run along the batch, which is longer
-# On a CPU with vectors of 64 bytes, torch's own product for the outputs is up to twice as fast with fewer
-# inputs than that (many, where the units fill whole vectors), and its step up to a sixth faster with more bytes
-# of weights a client. Elsewhere the compiled ones are: 1.05 to 2.1 times as fast for the outputs, 1.04 to 1.7
-# for the inputs' gradient, 1 to 1.8 for the step.
+# Torch's own product for the outputs is up to twice as fast with fewer inputs than that (many, where the units
+# fill whole vectors), and its step up to a sixth faster with more bytes of weights a client. Elsewhere the
+# compiled ones are as fast or faster (benchmarks/products.py).
 FEW_INPUTS, MANY_INPUTS = 64, 160
 LARGE_WEIGHT = 2**21
 
@@ -38,11 +38,22 @@ class LinearProducts(Protocol):
         ...
 
 
+@cache
+def tiles_fit() -> bool:
+    """Whether the compiler is installed and the processor has the registers for its tiles, 32 of 64 bytes. With
+    half as many of half the size, torch's products are as fast."""
+    if not kernels_installed():
+        return False
+    import llvmlite.binding
+
+    return bool(llvmlite.binding.get_host_cpu_features().get("avx512f"))
+
+
 def linear_products(weight: torch.Tensor) -> LinearProducts:
     """The fastest products with such a weight."""
     known = weight.device.type == "cpu" and weight.dtype in (torch.float32, torch.float64)
     whole_rows = weight.stride(2) == 1
-    return CompiledProducts(weight.dtype) if known and whole_rows and kernels_installed() else TorchProducts()
+    return CompiledProducts(weight.dtype) if known and whole_rows and tiles_fit() else TorchProducts()
 
 
 class TorchProducts:
