@@ -51,6 +51,7 @@ class _Vectors:
         return self.builder.bitcast(self.builder.trunc(bits, ir.IntType(self.lanes)), self.mask_type)
 
     def all_lanes(self) -> Any:
+        """A mask of all lanes, with which loads and stores are plain ones."""
         return ir.Constant(self.mask_type, [1] * self.lanes)
 
     def pointer(self, base: Any, offset: Any, kind: Any) -> Any:
@@ -99,6 +100,7 @@ class _Vectors:
         return self.builder.shuffle_vector(x, y, ir.Constant(kind, list(places)))
 
     def prefetch(self, base: Any, offset: Any) -> None:
+        """Have the memory there, to be changed, on its way to the first cache."""
         pointer = self.pointer(base, offset, ir.IntType(8))
         word = ir.IntType(32)
         fetch = self._intrinsic("prefetch.p0", ir.VoidType(), [pointer.type, word, word, word])
@@ -166,7 +168,7 @@ def _outer_tile(_: Any, rows, vectors, last, c, c_row, a, a_row, a_k, b, b_k, co
                 for r in range(height)
                 for j in range(width)
             ]
-            for place, _ in places:
+            for place, _ in places:  # they arrive while the sums are taken
                 v.prefetch(c, place)
 
             def body(k: Any, sums: Sequence[Any]) -> list[Any]:
@@ -209,7 +211,7 @@ def _inner_tile(_: Any, rows, columns, c, c_row, c_column, a, a_row, b, b_row, b
                     found += [v.multiply_add(left, right[s], sums[r * width + s]) for s in range(width)]
                 return found
 
-            starts = [
+            starts = [  # the bias in one lane, to which the others are added
                 builder.insert_element(v.zero, v.load_one(bias, _INT(s)), ir.IntType(32)(0))
                 for s in range(width)
             ]
