@@ -17,6 +17,7 @@ import numpy as np
 TAPS = 5  # that a pass over a run takes at once; their number must be a multiple
 
 
+@cache
 def kernels_installed() -> bool:
     return find_spec("numba") is not None
 

@@ -18,6 +18,7 @@ from histfl.engines.blocks import (
 from histfl.engines.gpu.images import GpuImages
 from histfl.engines.image_kernels import kernels_installed
 from histfl.engines.layout import kernels_innermost
+from histfl.engines.linear_products import tiles_fit
 from histfl.engines.losses import stacked_loss
 from histfl.engines.room import with_room
 from histfl.engines.stacked_chain import ChainSteps, chain_of, rooms, tensors_of
@@ -47,7 +48,9 @@ class StackedTrainer:
         chain = chain_of(self.graph.module)
         simple = self.in_place is not None and chain is not None and trained <= tensors_of(chain)
         self.chain = chain if simple else None
-        self.rooms = {} if self.chain is None else rooms(self.chain, trained)
+        # The compiled products of a CPU take any width.
+        any_width = task.data.inputs.device.type == "cpu" and tiles_fit()
+        self.rooms = {} if self.chain is None or any_width else rooms(self.chain, trained)
 
     def clients_at_once(self, start: State) -> int | None:
         if self.task.data.inputs.device.type != "cpu":

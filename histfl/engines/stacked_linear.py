@@ -7,6 +7,8 @@ from typing import Protocol
 
 import torch
 
+from histfl.engines.linear_products import TorchProducts, linear_products
+
 
 @dataclass(frozen=True)
 class InPlaceSGD:
@@ -39,23 +41,15 @@ class StackedLinear:
         self.trains_weight = weight.requires_grad
         self.trains_bias = bias is not None and bias.requires_grad
         self.trained = self.trains_weight or self.trains_bias
-        self.transposed = self.weight.transpose(1, 2)
-        self.row = None if self.bias is None else self.bias.unsqueeze(1)
-        self.narrow = weight.shape[1] < 16 and weight.device.type == "cpu"
+        self.products = linear_products(self.weight)
 
     def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
         """Inputs [client, batch, ..., in] to outputs [client, batch, ..., out]."""
-        if self.narrow and self.row is not None and inputs.dim() == 3:
-            # Few outputs, as of a last layer: vector instructions run along the batch, which is longer, and
-            # the loss wants the outputs in that order too.
-            turned = inputs.transpose(1, 2)
-            return torch.baddbmm(self.row.transpose(1, 2), self.weight, turned).transpose(1, 2)
-        return _affine(inputs, self.transposed, self.row)
+        return _like(self.products.outputs(_flat(inputs), self.weight, self.bias), inputs)
 
     def for_inputs(self, gradient: torch.Tensor) -> torch.Tensor:
         """The gradient of the inputs from that of the outputs."""
-        flat = torch.bmm(_flat(gradient), self.weight)
-        return flat if gradient.dim() == 3 else flat.unflatten(1, gradient.shape[1:-1])
+        return _like(self.products.for_inputs(_flat(gradient), self.weight), gradient)
 
     def step(self, inputs: torch.Tensor, gradient: torch.Tensor, sgd: InPlaceSGD) -> None:
         """One SGD step from inputs and the gradient of the outputs. The product of the two, which would be
@@ -64,7 +58,7 @@ class StackedLinear:
         if self.trains_bias and self.bias is not None:
             sgd.step(self.bias, gradient.sum(dim=1))
         if self.trains_weight:
-            self.weight.baddbmm_(gradient.transpose(1, 2), inputs, beta=sgd.keep, alpha=-sgd.learning_rate)
+            self.products.add(self.weight, gradient, inputs, keep=sgd.keep, scale=-sgd.learning_rate)
 
 
 @dataclass(frozen=True)
@@ -96,19 +90,17 @@ def stacked_linear(
     """
     inputs = inputs.to(weight.dtype)  # layers before it may be in half precision
     if calls is None:
-        return _affine(inputs, weight.transpose(1, 2), None if bias is None else bias.unsqueeze(1))
+        return _like(TorchProducts().outputs(_flat(inputs), weight, bias), inputs)
     layer = StackedLinear(weight, bias)
     outputs = layer(inputs)
     return remembered(layer, inputs, outputs, calls) if layer.trained else outputs
 
 
-def _affine(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """Inputs [client, batch, ..., in] times weight [client, in, out], plus bias [client, 1, out]."""
-    flat = _flat(inputs)
-    outputs = torch.bmm(flat, weight) if bias is None else torch.baddbmm(bias, flat, weight)
-    return outputs if inputs.dim() == 3 else outputs.unflatten(1, inputs.shape[1:-1])
-
-
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
     """[client, batch, ..., width] as [client, batch * ..., width]."""
     return tensor if tensor.dim() == 3 else tensor.reshape(len(tensor), -1, tensor.shape[-1])
+
+
+def _like(flat: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """What became of a tensor's `_flat`, with the tensor's axes."""
+    return flat if tensor.dim() == 3 else flat.unflatten(1, tensor.shape[1:-1])
