@@ -185,18 +185,33 @@ def preset_names() -> list[str]:
 
 
 def load_config(source: str, settings: Sequence[str] = ()) -> Config:
-    """A preset's or a file's configuration, changed by `section.key=value` settings."""
+    """A preset's or a file's configuration, changed by `section.key=value` settings.
+
+    A relative network file lies beside the file that names it, one in a setting below the working folder.
+    """
     if source in preset_names():
         text = (resources.files("histfl.experiments") / "presets" / f"{source}.toml").read_text("utf-8")
         tables, place = tomllib.loads(text), f"preset {source}"
     elif Path(source).is_file():
         tables, place = read_toml(Path(source)), source
+        _locate_profile(tables, Path(source).parent)
     else:
         raise UsageError(
             f"{source!r} is neither a file nor a preset; the presets are: {', '.join(preset_names())}"
         )
     apply_settings(tables, settings)
+    _locate_profile(tables, Path())
     return checked(Config, tables, f"{place} with --set" if settings else place)
+
+
+def _locate_profile(tables: Mapping[str, Any], folder: Path) -> None:
+    """A network file by its absolute path, so that the configuration means the same wherever it is read."""
+    network = tables.get("network")
+    if not isinstance(network, dict):
+        return
+    profile = network.get("profile")
+    if isinstance(profile, str) and profile.endswith(".toml"):
+        network["profile"] = str((folder / profile).resolve())
 
 
 def apply_settings(tables: dict[str, Any], settings: Sequence[str]) -> None:

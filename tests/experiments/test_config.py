@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from conftest import Answer
 
 from histfl.experiments.config import load_config
+from histfl.experiments.planning import PlanRequest
 
 
 @pytest.mark.parametrize(
@@ -27,3 +30,38 @@ def test_the_same_model_named_again_keeps_its_options(tmp_path: Path) -> None:
     unnamed.write_text("[model]\nhidden = 20\n")
     assert load_config(str(unnamed), ["model.name=mlp"]).model.options == {"hidden": 20}
     assert load_config(str(unnamed), ["model.name=lenet5"]).model.options == {}
+
+
+def test_a_network_file_lies_beside_the_configuration_that_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, histfl_command: Callable[..., Answer]
+) -> None:
+    for folder, cells in (("mine", 3), ("elsewhere", 2)):
+        (tmp_path / folder / "networks").mkdir(parents=True)
+        network = f"[[cells]]\ncount = {cells}\nclients = 2\n"
+        (tmp_path / folder / "networks" / "small.toml").write_text(network)
+    config = tmp_path / "mine" / "config.toml"
+    config.write_text(
+        "[model]\nhidden = 16\n[data]\nname = 'fashion-mnist-mini'\n[network]\nprofile = 'networks/small.toml'\n"
+        "[training]\nrounds = 1\nedge_rounds = 1\nlocal_steps = 1\n"
+    )
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    first = histfl_command("run", config, "--device", "cpu", "--out", "run", "--json")
+    assert first.code == 0, first.err
+    assert first.json["cells"] == 3
+    monkeypatch.chdir(tmp_path)  # the kept configuration runs from anywhere
+    again = histfl_command("run", "elsewhere/run/config.toml", "--device", "cpu", "--out", "again", "--json")
+    assert again.json["final_accuracy"] == first.json["final_accuracy"]
+    assert PlanRequest(str(config)).config().network.cells == 3
+
+
+def test_a_network_file_of_a_setting_lies_below_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "configs").mkdir()
+    config = tmp_path / "configs" / "config.toml"
+    config.write_text("[network]\nprofile = 'theirs.toml'\n")
+    monkeypatch.chdir(tmp_path)
+    settings = ["network.profile=mine.toml"]
+    for source in (str(config), "mlp"):
+        assert load_config(source, settings).network.profile == str(tmp_path / "mine.toml")
+    assert load_config("mlp", ["network.profile=paper"]).network.profile == "paper"
