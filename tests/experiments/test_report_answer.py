@@ -15,7 +15,7 @@ from histfl.experiments.report import answer_sentence, answer_table, gather, gro
 from histfl.experiments.report.figures import accuracy_figure, cell_figure, part_figure, size_figure
 from histfl.experiments.report.groups import POINTS, Group, baseline_of
 from histfl.experiments.report.html import escape, script_json, table_html
-from histfl.experiments.report.page import rerun_command
+from histfl.experiments.report.page import report_page, rerun_command
 from histfl.experiments.store import RunFolder
 
 
@@ -99,7 +99,34 @@ def test_an_arm_is_compared_with_the_baseline_of_its_own_setting(tmp_path: Path)
     found = {name: baseline_of(group, list(groups.values())) for name, group in groups.items()}
     assert found["hist-2"] is groups["hfedavg-2"]
     assert found["hist-4"] is groups["hfedavg-4"]
-    assert found["hist-5"] is None  # two baselines, none of five cells: no guess
+    assert found["hist-5"] is None  # no baseline of five cells
+
+
+def test_an_only_baseline_may_be_trained_and_sent_in_another_way(tmp_path: Path) -> None:
+    write_run(tmp_path / "hist", "uplink.name=aircomp", "training.learning_rate=0.1", "training.rounds=9")
+    write_run(tmp_path / "hfedavg", "method.name=hfedavg")
+    assert "hist sends" in answer_sentence(groups_in(tmp_path))
+    write_run(tmp_path / "hfedavg-2", "method.name=hfedavg", "uplink.name=tdma")  # two: which one is meant?
+    assert "no hierarchical FedAvg run" in answer_sentence(groups_in(tmp_path))
+
+
+@pytest.mark.parametrize("other", ["data.name=fashion-mnist", "network.clients=8", "model.hidden=16"])
+def test_an_only_baseline_on_another_task_is_not_compared_with(tmp_path: Path, other: str) -> None:
+    write_run(tmp_path / "hist", other)
+    write_run(tmp_path / "hfedavg", "method.name=hfedavg")
+    groups = groups_in(tmp_path)
+    assert answer_sentence(groups) == (
+        "Accuracy against what it cost. There is no hierarchical FedAvg run of the same model, data and network "
+        "to compare with."
+    )
+    table = answer_table(groups)
+    assert {
+        cell.note
+        for row in table.rows
+        for column, cell in zip(table.columns, row, strict=True)
+        if column.group
+    } == {""}
+    assert "ratio to hierarchical FedAvg" not in report_page("t", gather([tmp_path]))
 
 
 def test_a_sweeps_arm_is_named_by_its_settings(tmp_path: Path) -> None:

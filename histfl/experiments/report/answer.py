@@ -149,7 +149,10 @@ def percent(target: str) -> str:
 
 def _alone(groups: Sequence[Group]) -> str:
     if len(groups) != 1:
-        return "Accuracy against what it cost. There is no hierarchical FedAvg run to compare with."
+        return (
+            "Accuracy against what it cost. There is no hierarchical FedAvg run of the same model, data and "
+            "network to compare with."
+        )
     group = groups[0]
     mean = {
         key: np.mean([run.summary[key] for run in group.runs])

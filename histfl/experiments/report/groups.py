@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -74,9 +75,10 @@ def groups_of(runs: Iterable[ShownRun]) -> list[Group]:
 def baseline_of(group: Group, groups: Sequence[Group]) -> Group | None:
     """The hierarchical FedAvg group that `group` is fairly compared with.
 
-    The one that is alike in all but the method and the sizes; where none is, the only one there is.
+    The one that is alike in all but the method and the sizes; where none is, the only one of the same
+    model, data and network, which may be trained or sent in another way.
     """
-    baselines = [other for other in groups if other.method == "hfedavg"]
+    baselines = [other for other in groups if other.method == "hfedavg" and _task(other) == _task(group)]
     alike = [other for other in baselines if _setting(other) == _setting(group)]
     chosen = alike or (baselines if len(baselines) == 1 else [])
     return chosen[0] if chosen else None
@@ -92,6 +94,10 @@ def _setting(group: Group) -> str:
     return json.dumps(
         {section: keys for section, keys in tables.items() if section != "method"}, sort_keys=True
     )
+
+
+def _task(group: Group) -> list[Any]:
+    return [group.runs[0].config.get(section) for section in ("model", "data", "network")]
 
 
 def _name(runs: Sequence[ShownRun]) -> str:

@@ -21,7 +21,7 @@ from histfl.experiments.report.figures import (
     size_figure,
 )
 from histfl.experiments.report.folders import Gathered, ShownRun
-from histfl.experiments.report.groups import Group, groups_of, settings_in_words
+from histfl.experiments.report.groups import Group, baseline_of, groups_of, settings_in_words
 from histfl.experiments.report.html import Plot, escape, frame, plots_html, table_html
 from histfl.experiments.store import write_whole
 
@@ -78,7 +78,7 @@ def _answer(groups: Sequence[Group]) -> str:
         return ""
     seeds = any(len(group.runs) > 1 for group in groups)
     caption = "What accuracy cost" + ("; several seeds: their mean, and the range below it" if seeds else "")
-    if any(group.method == "hfedavg" for group in groups) and len(groups) > 1:
+    if any(baseline_of(group, groups) not in (None, group) for group in groups):
         caption += "; below a cost its ratio to hierarchical FedAvg"
     return table_html(answer_table(groups), caption + ".", "answer")
 
