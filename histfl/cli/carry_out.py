@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from histfl.cli.output import console, interruptible, print_json
+from histfl.cli.output import console, interruptible, print_json, warn
 from histfl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def run_all(
             folder = RunFolder(folders[name])
             with (
                 progress(name, config.training.rounds, Console(stderr=True)) as show,
-                telling(followers, folder) as told,
+                telling(followers, folder, warn) as told,
             ):
                 hooks = (show, told.on_round, page.on_round)
                 run = execute(experiment, folder, resume=choices.resume, on_round=_all_of(hooks))

@@ -26,8 +26,13 @@ def print_json(value: object) -> None:
     typer.echo(json.dumps(value, indent=2, allow_nan=False))
 
 
-def fail(message: str, code: int) -> NoReturn:
+def warn(message: str) -> None:
+    """One line on standard error."""
     typer.echo("histfl: " + " ".join(message.split()), err=True)
+
+
+def fail(message: str, code: int) -> NoReturn:
+    warn(message)
     sys.exit(code)
 
 

@@ -61,6 +61,32 @@ def test_a_store_that_cannot_be_used_ends_in_one_line(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_store_that_fails_in_between_is_told_the_rest_by_resume(
+    tmp_path: Path, histfl_command: Callable[..., Any], store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow.exceptions import MlflowException
+    from mlflow.tracking import MlflowClient
+
+    log_batch = MlflowClient.log_batch
+
+    def until_round_two(self: Any, run_id: str, metrics: Any = (), **others: Any) -> None:
+        if any(metric.step == 2 for metric in metrics):
+            raise MlflowException("the disk is full")
+        log_batch(self, run_id, metrics=metrics, **others)
+
+    command = ("run", *SMALL, "--out", tmp_path / "run", "--mlflow-uri", store, "--json")
+    with monkeypatch.context() as patched:
+        patched.setattr(MlflowClient, "log_batch", until_round_two)
+        first = histfl_command(*command)
+    assert (first.code, first.json["rounds"]) == (0, 3)
+    assert first.err.count("the disk is full") == 1
+    assert runs_in(store)[1][0].info.status == "KILLED"
+    assert histfl_command(*command, "--resume").code == 0
+    client, (run,) = runs_in(store)
+    assert [m.step for m in client.get_metric_history(run.info.run_id, "accuracy")] == [1, 2, 3]
+    assert run.info.status == "FINISHED"
+
+
 def test_without_the_extra_the_install_line_is_given(
     tmp_path: Path, histfl_command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,10 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import SMALL
+from runs_for_tests import made_up_rounds
 
+from histfl.experiments.config import load_config
+from histfl.experiments.live import TensorBoard, telling
 from histfl.experiments.live.tensorboard import partition_image
-from histfl.experiments.records import scalars
+from histfl.experiments.records import Record, scalars
 from histfl.experiments.report.style import LINE_COLOURS
+from histfl.experiments.store import RunFolder
 
 
 @pytest.fixture
@@ -56,6 +60,51 @@ def test_tensorboard_has_every_number_of_the_records_and_the_summary(
     (picture,) = read.Images("partition") if "partition" in read.Tags()["images"] else [None]
     assert picture is not None
     assert Image.open(io.BytesIO(picture.encoded_image_string)).size == (1024, 24)
+
+
+def test_a_tracker_that_fails_is_warned_of_once_and_the_run_goes_on(
+    tmp_path: Path, histfl_command: Callable[..., Any]
+) -> None:
+    pytest.importorskip("tensorboard", reason="the extra tensorboard is not installed")
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / "tensorboard").write_text("a file where the folder should be")
+    answer = histfl_command("run", *SMALL, "--out", out, "--tensorboard", "--json")
+    assert answer.code == 0, answer.err
+    assert answer.json["rounds"] == 3
+    assert answer.err.count("histfl: TensorBoard failed (FileExistsError: ") == 1
+    assert "--resume tells it what it missed" in answer.err
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_the_followers_beside_a_failing_one_hear_everything(
+    tmp_path: Path, events: Callable[[Path], Any]
+) -> None:
+    records = made_up_rounds(load_config("quickstart"), rounds=3)
+    warned: list[str] = []
+    (tmp_path / "file").write_text("")
+    broken, whole = TensorBoard(tmp_path / "file"), TensorBoard(tmp_path / "tensorboard")
+    with telling([broken, whole], RunFolder(tmp_path), warned.append) as told:
+        for record in records:
+            told.on_round(record)
+    assert len(warned) == 1
+    assert [step for step, _ in history(events(tmp_path / "tensorboard"), "accuracy")] == [1, 2, 3]
+
+
+class Interrupting(TensorBoard):
+    def on_round(self, record: Record) -> None:
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_while_a_follower_is_told_ends_the_run(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="the extra tensorboard is not installed")
+    warned: list[str] = []
+    with (
+        pytest.raises(KeyboardInterrupt),
+        telling([Interrupting(tmp_path)], RunFolder(tmp_path), warned.append) as told,
+    ):
+        told.on_round({"round": 1})
+    assert warned == []
 
 
 def test_the_picture_has_a_stripe_of_its_cells_colour_for_each_unit() -> None:
