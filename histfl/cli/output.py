@@ -54,8 +54,9 @@ def interruptible(folder: Path, resume_flag: str | None = "--resume") -> Iterato
         yield
     except KeyboardInterrupt:
         arguments = sys.argv[1:]
-        missing = [] if "--out" in arguments else ["--out", str(folder)]
-        missing += [] if resume_flag is None or resume_flag in arguments else [resume_flag]
+        names = {argument.partition("=")[0] for argument in arguments}  # --out DIR or --out=DIR
+        missing = [] if "--out" in names else ["--out", str(folder)]
+        missing += [] if resume_flag is None or resume_flag in names else [resume_flag]
         raise Interrupted(f"interrupted; go on with: histfl {shlex.join([*arguments, *missing])}") from None
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -2,6 +2,7 @@
 
 import os
 import random
+import shlex
 import shutil
 import signal
 import subprocess
@@ -14,6 +15,8 @@ import pytest
 import safetensors.torch
 import torch
 from conftest import SMALL, Answer
+
+from histfl.cli.output import Interrupted, interruptible
 
 Command = Callable[..., Answer]
 LONG = [*SMALL, "--set", "training.rounds=12"]
@@ -87,6 +90,24 @@ def test_an_interrupted_run_says_how_to_go_on(tmp_path: Path, stop: signal.Signa
     assert "Traceback" not in err
     assert "--resume" in err.splitlines()[-1]
     assert not (tmp_path / "run" / "summary.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "added"),
+    [
+        (["--out", "here"], ["--resume"]),
+        (["--out=here", "--resume"], []),
+        (["--set", "model.hidden=3"], ["--out", "here", "--resume"]),
+    ],
+)
+def test_the_line_to_go_on_with_has_each_option_once(
+    monkeypatch: pytest.MonkeyPatch, given: list[str], added: list[str]
+) -> None:
+    command = ["histfl", "run", "mlp", *given]
+    monkeypatch.setattr(sys, "argv", command)
+    with pytest.raises(Interrupted) as raised, interruptible(Path("here")):
+        raise KeyboardInterrupt
+    assert str(raised.value).endswith(f"go on with: {shlex.join([*command, *added])}")
 
 
 def test_a_run_can_be_extended(histfl_command: Command, tmp_path: Path) -> None:
