@@ -29,8 +29,8 @@ def plan(
         int | None, typer.Option(min=1, help="Rounds to average over (default: 200, fewer above 200 cells).")
     ] = None,
     vary: Annotated[
-        str | None, typer.Option(metavar="KEY=A,B,C", help="Also plan each value, such as cells=2,4,6,8.")
-    ] = None,
+        list[str], typer.Option(metavar="KEY=A,B,C", help="Also plan each value, such as cells=2,4,6,8.")
+    ] = [],  # noqa: B006
     input_shape: Annotated[
         str | None, typer.Option(help="A sample's shape, such as 1,28,28 (default: the data set's).")
     ] = None,
@@ -44,8 +44,10 @@ def plan(
     from histfl.experiments.planning import PlanRequest, make_plan, parse_shape
     from histfl.experiments.planning_report import about_sentence, draw_plan, plan_tables, worth_sentences
 
+    if len(vary) > 1:
+        raise UsageError(f"--vary {' --vary '.join(vary)}: a plan varies one setting; plan once for each")
     shape = None if input_shape is None else parse_shape(input_shape)
-    planning = make_plan(PlanRequest(network, model, tuple(settings), draws, shape, classes), vary)
+    planning = make_plan(PlanRequest(network, model, tuple(settings), draws, shape, classes), *vary)
     if plot is not None:
         draw_plan(planning, plot)
     if as_json:

@@ -251,6 +251,7 @@ def test_infeasible_sizes_are_an_answer_in_numbers(
         (["paper", "--vary", "cell=2,4"], "did you mean 'cells'?"),
         (["paper", "--vary", "cells=two"], "cells=2,4,6,8"),
         (["paper", "--vary", "name=2"], "model.name, data.name"),
+        (["paper", "--vary", "cells=2,4", "--vary", "cap=1,2"], "a plan varies one setting"),
         (["paper", "--vary", "cells=61"], "60 clients cannot fill 61 cells"),
         (["paper", "--set", "method.name=ist"], "sizes do not add up"),
         (["paper", "--set", "method.name=overlap", "--set", "method.shared=1.0"], "nothing is left to size"),
