@@ -9,12 +9,14 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from histfl.cli import main
+from histfl.data.splits import SPLITS
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -110,6 +112,21 @@ def resolved(name: str) -> tuple[Any, Any]:
 
 def parent(module: Any) -> Any:
     return importlib.import_module(module.__name__.rpartition(".")[0])
+
+
+def test_the_rooms_are_those_whose_imports_are_checked() -> None:
+    (contract,) = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ]
+    checked = [set(re.findall(r"histfl\.(\w+)", layer)) for layer in reversed(contract["layers"])]
+    (line,) = re.findall(r"^`seeds`.*$", (ROOT / "CONTRIBUTING.md").read_text("utf-8"), flags=re.MULTILINE)
+    assert [set(re.findall(r"`(\w+)`", rooms)) for rooms in line.split(" < ")] == checked
+
+
+@pytest.mark.parametrize("page", ["howto/own-data.md", "concepts.md"])
+def test_every_split_is_explained(page: str) -> None:
+    text = (DOCS / page).read_text("utf-8")
+    assert [name for name in SPLITS if f"`{name}`" not in text] == []
 
 
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
