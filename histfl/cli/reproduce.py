@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -65,7 +64,7 @@ def _command(names: Sequence[str]) -> Callable[..., None]:
             ),
         ] = None,
         keep_models: Annotated[
-            bool, typer.Option("--keep-models", help="Keep finished runs' models and checkpoints.")
+            bool, typer.Option("--keep-models", help="Keep finished runs' models.")
         ] = False,
         as_json: Json = False,
     ) -> None:
@@ -93,7 +92,6 @@ def _carry_out(
     arms = chosen_arms(found, only)
     if until is not None:
         arms = [ending_at(arm, until) for arm in arms]
-        how = dataclasses.replace(how, keep_models=True)
     with interruptible(folder, resume_flag=None):
         tally = carry_out(work_of(arms, how.runs), how, Console(stderr=True))
     answers = {}

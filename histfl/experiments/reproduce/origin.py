@@ -38,12 +38,17 @@ def _cpu_name() -> str:
 def _commit() -> str | None:
     if COMMIT in os.environ:
         return os.environ[COMMIT]
-    here = Path(__file__).parent
     try:
-        asked = ["git", "-C", str(here), "rev-parse", "HEAD"]
-        found = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
-        changes = ["git", "-C", str(here), "status", "--porcelain", "--", str(Path(__file__).parents[2])]
-        dirty = subprocess.run(changes, capture_output=True, text=True, check=True).stdout.strip()
+        _git(
+            "ls-files", "--error-unmatch", Path(__file__).name
+        )  # installed inside another project, it is not its
+        found, changes = _git("rev-parse", "HEAD"), _git("status", "--porcelain", "--", "../../..")
     except (OSError, subprocess.CalledProcessError):
         return None
-    return f"{found} with changes" if dirty else found
+    return f"{found} with changes" if changes else found
+
+
+def _git(*words: str) -> str:
+    """What git says of the repository around this file."""
+    asked = ["git", "-C", str(Path(__file__).parent), *words]
+    return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()

@@ -197,7 +197,6 @@ def _finish(work: Work, how: How, late: Callable[[], bool], show: OnRound) -> Ou
             if work.folder.is_dir():
                 about = json.dumps(origin(experiment.device.type)).encode()
                 write_whole(work.folder / ORIGIN, about)
-    if not how.keep_models:  # hundreds of runs of which the records are wanted
-        for path in (folder.checkpoint_path, folder.model_path):
-            path.unlink(missing_ok=True)
+    if not how.keep_models:  # the records are wanted, and a checkpoint, from which a longer arm may go on
+        folder.model_path.unlink(missing_ok=True)
     return "done"

@@ -6,15 +6,18 @@ import dataclasses
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 from small_artefacts import small_artefact
 
 from histfl.errors import UsageError
+from histfl.experiments.reproduce import runner
 from histfl.experiments.reproduce.artefact import Artefact
 from histfl.experiments.reproduce.files import run_folder, run_results
 from histfl.experiments.reproduce.runner import How, Tally, carry_out, ending_at, work_of
+from histfl.experiments.run import OnRound, Run
 
 
 def reproduce(artefact: Artefact, how: How) -> tuple[Tally, str]:
@@ -44,9 +47,27 @@ def test_models_are_kept_on_demand_only(tmp_path: Path) -> None:
     artefact = small_artefact()
     reproduce(artefact, How(tmp_path / "lean", device="cpu"))
     reproduce(artefact, How(tmp_path / "all", device="cpu", keep_models=True))
-    assert not [*(tmp_path / "lean").rglob("*.safetensors")]
+    kept = {path.name for path in (tmp_path / "lean").rglob("*.safetensors")}
+    assert kept == {"checkpoint.safetensors"}  # for arms that share the rounds and go on
     assert len([*(tmp_path / "all").rglob("*.safetensors")]) == 4
     assert len([*(tmp_path / "lean").rglob("summary.json")]) == 2
+
+
+def test_an_arm_that_asks_for_more_rounds_goes_on_with_the_same_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, execute = [], runner.execute
+
+    def watched(*given: Any, on_round: OnRound, **more: Any) -> Run:
+        return execute(
+            *given, on_round=lambda record: (seen.append(record["round"]), on_round(record)), **more
+        )
+
+    monkeypatch.setattr(runner, "execute", watched)
+    for rounds_asked, expected in ((2, [1, 2, 1, 2]), (3, [3, 3]), (2, [])):
+        tally, _ = reproduce(small_artefact(training__rounds=rounds_asked), How(tmp_path, device="cpu"))
+        assert (len(tally.done), seen) == (2, expected)
+        seen.clear()
 
 
 def test_runs_side_by_side_give_the_same_rounds(tmp_path: Path) -> None:
@@ -76,7 +97,7 @@ def test_when_the_minutes_are_over_everything_is_kept_and_goes_on(tmp_path: Path
     shorter = first.config.training.model_copy(update={"rounds": 2})
     piece = small_artefact(training__rounds=2)
     assert piece.arms[0].config.training == shorter
-    reproduce(piece, How(pieces, device="cpu", keep_models=True))
+    reproduce(piece, How(pieces, device="cpu"))
     assert [text.count("\n") for text in rounds(artefact, pieces)] == [2, 2]
     tally, _ = reproduce(artefact, How(pieces, device="cpu"))
     assert len(tally.done) == 2
@@ -103,7 +124,7 @@ def test_a_run_ended_at_an_accuracy_goes_on_later(tmp_path: Path) -> None:
     whole, pieces = tmp_path / "whole", tmp_path / "pieces"
     reproduce(artefact, How(whole, device="cpu"))
     early = dataclasses.replace(artefact, arms=tuple(ending_at(arm, 0.3) for arm in artefact.arms))
-    tally, _ = reproduce(early, How(pieces, device="cpu", keep_models=True))
+    tally, _ = reproduce(early, How(pieces, device="cpu"))
     assert len(tally.done) == 2
     for result in run_results(artefact, pieces).all:
         assert not result.finished
