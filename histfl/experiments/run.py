@@ -104,14 +104,7 @@ def _execute(experiment: Experiment, folder: RunFolder | None, on_round: OnRound
     ingredients = _ingredients_digest(experiment) if folder is not None else ""
     if folder is not None:
         checkpoint = folder.load_checkpoint(config, ingredients, _trained(experiment, state))
-        records = folder.truncate_rounds(checkpoint.rounds_done if checkpoint else 0)
-        if len(records) > config.training.rounds:
-            raise UsageError(
-                f"{folder.path} has {len(records)} rounds already, more than training.rounds = "
-                f"{config.training.rounds}; ask for at least as many"
-            )
-        if not done(config, records):
-            folder.reopen()
+        records = _reopened(folder, config, checkpoint)
         if checkpoint is not None:
             state |= checkpoint.state
             wall_before = checkpoint.wall_seconds
@@ -156,6 +149,21 @@ def _execute(experiment: Experiment, folder: RunFolder | None, on_round: OnRound
         folder.save_pictures(drawn)
         folder.save_summary(summary)
     return Run(records, summary, model, config, drawn, folder.path if folder else None)
+
+
+def _reopened(folder: RunFolder, config: Config, checkpoint: Checkpoint | None) -> list[Record]:
+    """The records up to the checkpoint, in a folder made ready to go on; one that cannot is left as it is."""
+    rounds_done = checkpoint.rounds_done if checkpoint else 0
+    if rounds_done > config.training.rounds:
+        raise UsageError(
+            f"{folder.path} has {rounds_done} rounds already, more than training.rounds = "
+            f"{config.training.rounds}; ask for at least as many"
+        )
+    records = folder.truncate_rounds(rounds_done)
+    folder.write_config(config)
+    if not done(config, records):
+        folder.reopen()
+    return records
 
 
 def _theory(experiment: Experiment, state: State, round: int) -> Record:

@@ -82,7 +82,6 @@ class RunFolder:
                 raise UsageError(f"{self.path} already holds a run; add --resume, or use another --out")
             if self.config_path.exists():
                 self._check_same_run(config)
-            write_whole(self.config_path, config.to_toml().encode())
             yield
         finally:
             lock.release()
@@ -98,6 +97,9 @@ class RunFolder:
                         f"{self.path} holds a run with {section}.{key} = {theirs.get(key)!r}, not "
                         f"{mine.get(key)!r}; resume it with its own {self.config_path.name}, or use another --out"
                     )
+
+    def write_config(self, config: Config) -> None:
+        write_whole(self.config_path, config.to_toml().encode())
 
     def read_config(self) -> Config:
         try:

@@ -147,8 +147,10 @@ def test_a_run_that_goes_on_is_not_said_to_be_finished(tmp_path: Path) -> None:
     assert seen == [False]
     assert (tmp_path / "summary.json").exists()
     assert (tmp_path / "report.html").exists()
+    before = (tmp_path / "config.toml").read_bytes()
     with pytest.raises(UsageError, match="2 rounds already"):
         train(out=tmp_path, resume=True, rounds=1)
+    assert (tmp_path / "config.toml").read_bytes() == before
 
 
 def test_a_network_file_decides_cells_and_clients(
