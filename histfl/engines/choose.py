@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import difflib
+import logging
 
+from histfl.engines.memory import check_budget
 from histfl.engines.reference import ReferenceEngine
 from histfl.engines.vectorised import VectorisedEngine
 from histfl.errors import UsageError
 from histfl.training import Engine, Task
 
+_log = logging.getLogger(__name__)
 ENGINES: dict[str, type[Engine]] = {"reference": ReferenceEngine, "vectorised": VectorisedEngine}
 
 
 def choose_engine(name: str, task: Task, memory_gb: float | None = None) -> Engine:
-    """The named engine, within `memory_gb` (None: what is free); `auto` is the fast one. Where no fast way fits the task, it is the reference engine,
-    so that a run's summary names the engine that did the work."""
+    """The named engine, within `memory_gb` (None: what is free); `auto` is the fast one. Where no fast way fits
+    the task, it is the reference engine, so that a run's summary names the engine that did the work."""
+    check_budget(memory_gb)
     if name != "auto" and name not in ENGINES:
         near = difflib.get_close_matches(name, ENGINES, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"use auto, {' or '.join(ENGINES)}"
@@ -22,4 +26,10 @@ def choose_engine(name: str, task: Task, memory_gb: float | None = None) -> Engi
     if name == "reference":
         return ReferenceEngine()
     engine = VectorisedEngine(memory_gb)
-    return engine if engine.supports(task) else ReferenceEngine()
+    if engine.supports(task):
+        return engine
+    _log.warning(
+        "the clients train one after another (engine reference, slow): the model draws random numbers, as dropout "
+        "does, or changes a buffer, and no fast way fits that"
+    )
+    return ReferenceEngine()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from functools import cache
 
@@ -21,11 +22,14 @@ _TRIM_ABOVE = 2**31 - 1
 COPIES = 4  # of a client's model during a step: itself, its gradient, a velocity, what is handed on
 
 
+def check_budget(gigabytes: float | None) -> None:
+    if gigabytes is not None and not gigabytes > 0:
+        raise UsageError(f"--memory-gb {gigabytes}: it must be positive")
+
+
 def within(gigabytes: float | None, trainer: Trainer, task: Task) -> Trainer:
     """`trainer` that keeps to so many gigabytes (10^9 bytes; None: all there is) by training fewer clients at
     once."""
-    if gigabytes is not None and not gigabytes > 0:
-        raise UsageError(f"--memory-gb {gigabytes}: it must be positive")
     device = task.data.inputs.device
     if device.type == "cpu":
         return trainer if gigabytes is None else _FewerClients(gigabytes * 1e9, trainer, task)
@@ -41,9 +45,8 @@ class _FewerClients:
 
     def __init__(self, bytes_: float, trainer: Trainer, task: Task) -> None:
         self.trainer, self.task = trainer, task
-        self.bytes_per_block = bytes_ / (
-            2 * torch.get_num_threads() + 1
-        )  # in training, and waiting to be read
+        # Blocks in training and waiting to be read; of all cores, since the result must not depend on threads.
+        self.bytes_per_block = bytes_ / (2 * (os.cpu_count() or 1) + 1)
         self.train = trainer.train
 
     def clients_at_once(self, start: State) -> int | None:

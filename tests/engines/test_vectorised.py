@@ -53,11 +53,12 @@ WAYS: dict[str, type[Trainer] | None] = {
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_the_way_is_chosen_by_what_the_model_can_do(model: str) -> None:
+def test_the_way_is_chosen_by_what_the_model_can_do(model: str, caplog: pytest.LogCaptureFixture) -> None:
     experiment = make_experiment(model, engine="auto")
     trainer, way = choose_trainer(experiment.hist.task), WAYS[model]
     assert trainer is None if way is None else type(trainer) is way
     assert experiment.engine.name == experiment.about["engine"] == ("vectorised" if way else "reference")
+    assert ("one after another" in caplog.text) == (way is None)
 
 
 def test_a_loss_that_torch_cannot_batch_is_computed_client_by_client() -> None:
@@ -205,8 +206,9 @@ def test_a_small_budget_trains_fewer_clients_at_once() -> None:
     chosen = trainer.clients_at_once(start)
     assert within(1e6, trainer, task).clients_at_once(start) == chosen
     assert within(1e-9, trainer, task).clients_at_once(start) == 1
-    with pytest.raises(UsageError, match="memory-gb -1"):
-        within(-1, trainer, task)
+    for engine in ("auto", "reference"):
+        with pytest.raises(UsageError, match="memory-gb -1"):
+            choose_engine(engine, task, -1)
 
 
 def test_small_cells_share_a_block() -> None:
