@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
 
 from histfl.errors import UsageError
 
 # Strict, because `rounds = true` and `rounds = "5"` are slips, not numbers; bounded, because beyond these
 # no quantity of a network is real and products of them overflow.
-Positive = Annotated[float, Field(strict=True, ge=1e-30, le=1e30)]
+SMALLEST = 1e-30
+Positive = Annotated[float, Field(strict=True, ge=SMALLEST, le=1e30)]
 NonNegative = Annotated[float, Field(strict=True, ge=0, le=1e30)]
 Fraction = Annotated[float, Field(strict=True, ge=0, le=1)]
 Decibels = Annotated[float, Field(strict=True, ge=-300, le=300)]
@@ -58,15 +60,40 @@ def _explain(model: type[BaseModel], error: ValidationError, place: str) -> str:
     # A section whose key is wrong is reported too, and each way that a union was tried: neither is one more.
     more = len({other for other, _ in found if other[: len(path)] != path and path[: len(other)] != other})
     others = f" (and {more} more)" if more else ""
-    tried = [each["msg"] for other, each in found if other == path]
+    tried = [_said(each) for other, each in found if other == path]
     if first["type"] == "extra_forbidden":
         known = _known_keys(model, path[:-1])
         near = difflib.get_close_matches(str(path[-1]), known, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
         return f"{place}: unknown key {key!r}; {hint}{others}"
     message = " or ".join(dict.fromkeys(tried)).removeprefix("Value error, ")
+    message += _remedy(model, path, first, tried)
     value = "" if first["type"] == "missing" else f" = {_shown(first['input'])}"
     return f"{place}: {key}{value}: {message}{others}" if key else f"{place}: {message}{others}"
+
+
+def _said(error: ErrorDetails) -> str:
+    """What would be right, in a user's words and numbers."""
+    if error["type"] == "tuple_type":
+        return "Input should be a list"
+    bounds = error.get("ctx", {})
+    if bounds.get("ge") == SMALLEST:
+        return f"Input should be positive, at least {SMALLEST:g}"
+    if error["type"] == "less_than_equal" and isinstance(bounds["le"], float):
+        return f"Input should be at most {bounds['le']:g}"
+    return error["msg"]
+
+
+def _remedy(
+    model: type[BaseModel], path: tuple[int | str, ...], error: ErrorDetails, tried: list[str]
+) -> str:
+    value = error["input"]
+    if error["type"] == "tuple_type" and len(tried) == 1 and isinstance(value, int | float | str):
+        return f": write [{value!r}]"
+    field = _model_at(model, path[:-1]).model_fields.get(str(path[-1])) if path else None
+    if field is not None and field.default is None and str(value).lower() in ("none", "null", ""):
+        return "; to have none, leave the key out"
+    return ""
 
 
 def _shown(value: object) -> str:
@@ -86,6 +113,11 @@ def _path(location: tuple[int | str, ...]) -> tuple[int | str, ...]:
 
 
 def _known_keys(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
+    return sorted(_model_at(model, path).model_fields)
+
+
+def _model_at(model: type[BaseModel], path: tuple[int | str, ...]) -> type[BaseModel]:
+    """The model of the table at `path`."""
     for part in path:
         field = model.model_fields.get(str(part))
         if field is None:
@@ -94,4 +126,4 @@ def _known_keys(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str
         inner = [c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)]
         if inner:
             model = inner[0]
-    return sorted(model.model_fields)
+    return model

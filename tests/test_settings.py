@@ -1,15 +1,20 @@
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from pydantic import Field
 
 from histfl.errors import UsageError
-from histfl.settings import Settings, checked, read_toml
+from histfl.settings import Count, Positive, Settings, checked, read_toml
 
 
 class Inner(Settings):
     rounds: int = Field(1, ge=1)
     clients: int | str = 3
+    targets: tuple[float, ...] = ()
+    shares: Literal["even"] | tuple[float, ...] = "even"
+    rate: Positive = 1.0
+    limit: Count | None = None
 
 
 class Outer(Settings):
@@ -21,10 +26,23 @@ class Outer(Settings):
     [
         ({"training": {"round": 3}}, "unknown key 'training.round'; did you mean 'rounds'?"),
         ({"trainig": {}}, "unknown key 'trainig'; did you mean 'training'?"),
-        ({"training": {"zzz": 3}}, "known keys: clients, rounds"),
+        ({"training": {"zzz": 3}}, "known keys: clients, limit, rate, rounds, shares, targets"),
         ({"training": {"rounds": 0}}, "training.rounds = 0: "),
         ({"training": {"rounds": float("nan")}}, "training.rounds = nan: "),
         ({"training": {"clients": [1]}}, "training.clients = [1]: "),
+        ({"training": {"targets": 0.7}}, "training.targets = 0.7: Input should be a list: write [0.7]"),
+        ({"training": {"targets": "a"}}, "training.targets = 'a': Input should be a list: write ['a']"),
+        (
+            {"training": {"shares": "evn"}},
+            "training.shares = 'evn': Input should be 'even' or Input should be a list",
+        ),
+        (
+            {"training": {"limit": "none"}},
+            "training.limit = 'none': Input should be a valid integer; to have none, leave",
+        ),
+        ({"training": {"limit": 0}}, "training.limit = 0: Input should be greater than or equal to 1"),
+        ({"training": {"rate": 0}}, "training.rate = 0: Input should be positive, at least 1e-30"),
+        ({"training": {"rate": 1e31}}, "training.rate = 1e+31: Input should be at most 1e+30"),
     ],
 )
 def test_a_bad_key_is_named_with_its_value(values: dict[str, object], said: str) -> None:
