@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -96,6 +97,23 @@ def as_tensor_data(source: DataSource, *, class_names: Sequence[str] | None = No
     return TensorData(inputs, targets, tuple(map(str, names)))
 
 
+def train_and_test(train: DataSource, test: DataSource) -> tuple[TensorData, TensorData]:
+    """Both sets of a task; the classes are those of the training set."""
+    with _named("the training set"):
+        train_data = as_tensor_data(train)
+    with _named("the test set"):
+        return train_data, as_tensor_data(test, class_names=train_data.class_names)
+
+
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Says which set a mistake is in."""
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(f"{name}: {error}") from None
+
+
 def _pair(source: Any) -> tuple[Tensor, Tensor]:
     """(inputs, targets) of a pair or of any object with pairs at 0, 1, ..."""
     if isinstance(source, (tuple, list)):
@@ -166,5 +184,6 @@ def _check_targets(targets: Tensor, samples: int, what: str, class_names: tuple[
     if low < 0 or high >= len(class_names):
         bad = low if low < 0 else high
         raise UsageError(
-            f"target {bad} is outside 0..{len(class_names) - 1} ({len(class_names)} class names)"
+            f"target {bad} is outside 0..{len(class_names) - 1} ({len(class_names)} class names); number the "
+            "classes from 0, and let the training set hold every class or name them all"
         )

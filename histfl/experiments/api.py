@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from histfl.data import as_tensor_data
+from histfl.data import train_and_test
 from histfl.errors import UsageError
 from histfl.experiments.build import Ingredients, build
 from histfl.experiments.config import Config, DataSettings, MethodSettings, TrainingSettings
@@ -69,8 +69,7 @@ def train(
             f"train() takes a torch.nn.Module and network=histfl.Network, not {type(model).__name__} and "
             f"{type(network).__name__}"
         )
-    train_data = as_tensor_data(train_set)
-    test_data = as_tensor_data(test_set, class_names=train_data.class_names)
+    train_data, test_data = train_and_test(train_set, test_set)
     sections: dict[str, dict[str, Any]] = {
         "model": {"name": type(model).__name__},
         "data": {"name": "custom"},

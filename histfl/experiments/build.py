@@ -115,8 +115,7 @@ def load_data(config: Config, data_dir: Path | None = None) -> tuple[TensorData,
     pair = call_factory(import_factory(name, kind="data set", known=()), {}, {}, place=f"data set {name!r}")
     if not (isinstance(pair, tuple) and len(pair) == 2):
         raise DataError(f"data set {name!r} must return (train, test), not {type(pair).__name__}")
-    train = datasets.as_tensor_data(pair[0])
-    return train, datasets.as_tensor_data(pair[1], class_names=train.class_names)
+    return datasets.train_and_test(*pair)
 
 
 def _tokenizer(config: Config) -> str:

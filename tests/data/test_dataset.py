@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
-from histfl.data import TensorData, TextData, as_tensor_data
+from histfl.data import TensorData, TextData, as_tensor_data, train_and_test
 from histfl.errors import UsageError
 
 
@@ -98,6 +98,28 @@ def test_targets_must_have_names():
         TensorData(torch.zeros(1, 2), torch.tensor([2]), ("a", "b"))
     with pytest.raises(UsageError, match=r"target 2 is outside 0\.\.1"):
         TextData(("post",), torch.tensor([2]), ("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "said"),
+    [
+        (
+            [0, 1, 2],
+            [0, 3],
+            r"the test set: target 3 is outside 0\.\.2 .* let the training set hold every class",
+        ),
+        ([0, -1], [0], r"the training set: target -1 is outside 0\.\.0 .* number the classes from 0"),
+    ],
+)
+def test_a_label_out_of_place_is_said_with_its_set(train, test, said):
+    pairs = [(torch.zeros(len(labels), 2), torch.tensor(labels)) for labels in (train, test)]
+    with pytest.raises(UsageError, match=said):
+        train_and_test(*pairs)
+
+
+def test_the_test_set_has_the_training_sets_classes():
+    train, test = train_and_test(*((torch.zeros(n, 2), torch.arange(n)) for n in (3, 2)))
+    assert test.class_names == train.class_names == ("0", "1", "2")
 
 
 def test_to_casts_floating_inputs_only():
