@@ -155,8 +155,12 @@ class Config(Settings):
         return without(self.model_dump(mode="json", exclude_none=True), REPORTING)
 
     def fingerprint(self) -> str:
-        """A checksum of the identity: runs that share it have the same rounds, as far as both go."""
-        return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()
+        """A checksum of the identity: runs that share it have the same rounds, as far as both go.
+
+        It is of what differs from the defaults, so that a setting added later leaves older runs what they are.
+        """
+        chosen = without(self.model_dump(mode="json", exclude_defaults=True), REPORTING)
+        return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()
 
     def to_toml(self) -> str:
         """The configuration as a TOML file, every key with its value; a key that is unset is left out."""
@@ -217,13 +221,18 @@ def _locate_profile(tables: Mapping[str, Any], folder: Path) -> None:
 def apply_settings(tables: dict[str, Any], settings: Sequence[str]) -> None:
     """Put `section.key=value` settings into `tables`, in their order; a value is TOML, or else plain text.
 
-    Another model than the tables' own takes none of their options; what the settings give it stays.
+    Another model than the tables' own takes none of their options, and another network file none of their
+    numbers of cells and clients; what the settings give stays.
     """
     parsed = [_parsed(setting) for setting in settings]
-    names = [value for section, key, value in parsed if (section, key) == ("model", "name")]
-    model = tables.get("model")
-    if names and isinstance(model, dict) and model.get("name", DEFAULT_MODEL) != names[-1]:
+    given = {(section, key): value for section, key, value in parsed}
+    model, network = tables.get("model"), tables.get("network")
+    name, profile = given.get(("model", "name")), given.get(("network", "profile"))
+    if name is not None and isinstance(model, dict) and model.get("name", DEFAULT_MODEL) != name:
         tables["model"] = {}
+    file = str(Path(profile).resolve()) if str(profile).endswith(".toml") else None
+    if file and isinstance(network, dict) and network.get("profile") != file:
+        tables["network"] = {key: value for key, value in network.items() if key not in ("cells", "clients")}
     for setting, (section, key, value) in zip(settings, parsed, strict=True):
         table = tables.setdefault(section, {})
         if not isinstance(table, dict):

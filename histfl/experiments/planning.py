@@ -36,29 +36,27 @@ class PlanRequest:
     def config(self, *further: str) -> Config:
         """The configuration to plan, changed by `settings` and then by `further` ones."""
         settings = [*self.settings, *further]
-        tables = self._tables()
-        apply_settings(tables, settings)
-        network = tables["network"]
-        if str(network["profile"]).endswith(".toml"):
+        tables, own = self._tables()
+        apply_settings(tables, [*own, *settings])
+        network = tables.setdefault("network", {})
+        if str(network.get("profile")).endswith(".toml"):
             described = Network.from_toml(network["profile"])
-            network["clients"] = described.num_clients
-            if not any(setting.partition("=")[0].strip() == "network.cells" for setting in settings):
-                network["cells"] = described.num_cells
+            network.setdefault("cells", described.num_cells)
+            network.setdefault("clients", described.num_clients)
         return checked(Config, tables, f"{self.source} with --set" if settings else self.source)
 
-    def _tables(self) -> dict[str, Any]:
+    def _tables(self) -> tuple[dict[str, Any], list[str]]:
+        """The configuration that the others start from, and what a network file or profile changes in it."""
         model = self.model or "mlp"
         if self.source in preset_names() or _is_configuration(self.source):
-            base, profile = load_config(self.source), None
+            base, own = load_config(self.source), []
         else:
             base = load_config(model) if model in MODELS and model in preset_names() else Config()
-            profile = self.source
-        tables: dict[str, Any] = base.model_dump(mode="json", exclude_none=True)
+            own = [f"network.profile={self.source}"]
+        tables: dict[str, Any] = base.model_dump(mode="json", exclude_none=True, exclude_unset=True)
         if self.model is not None and self.model != base.model.name:
-            tables["model"] = {"name": self.model}
-        if profile is not None:
-            tables["network"]["profile"] = profile
-        return tables
+            own.append(f"model.name={self.model}")
+        return tables, own
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md"))
 # Goes before a page's own settings: the commands as written, on a small problem.
-SHRINK = ["model.hidden=16", "network.clients=8", "training.rounds=1", "training.edge_rounds=1"]
+SHRINK = ["model.hidden=16", "training.rounds=1", "training.edge_rounds=1"]
 SHRINK += ["training.local_steps=1", "training.batch_size=10"]
 
 

@@ -171,6 +171,12 @@ def test_a_network_file_decides_cells_and_clients(
         "run", tmp_path / "run" / "config.toml", "--device", "cpu", "--out", tmp_path / "two", "--json"
     )
     assert again.json["final_accuracy"] == answer.json["final_accuracy"]
+    preset = histfl_command("run", *settings, "--out", tmp_path / "preset", "--json")
+    assert (preset.json["cells"], preset.json["clients"]) == (3, 6)  # not the preset's
+    regrouped = histfl_command(
+        "run", *settings, "--set", "network.cells=2", "--out", tmp_path / "two cells", "--json"
+    )
+    assert (regrouped.json["cells"], regrouped.json["clients"]) == (2, 6)
     refused = histfl_command("run", *settings, "--set", "network.clients=7", "--out", tmp_path / "three")
     assert refused.code == 2
     assert "has 6" in refused.err
