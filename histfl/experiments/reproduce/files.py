@@ -6,7 +6,6 @@ results/reproduction/ARTEFACT/ARM.json holds the configuration, the round record
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import shlex
@@ -18,7 +17,7 @@ import numpy as np
 
 from histfl.errors import CheckpointError, HistflError
 from histfl.experiments.arms import Arm
-from histfl.experiments.config import REPORTING, Config, without
+from histfl.experiments.config import Config, without
 from histfl.experiments.records import Record, done, reached
 from histfl.experiments.reproduce.artefact import Artefact
 from histfl.experiments.reproduce.results import COLUMNS, Result, Results
@@ -41,14 +40,9 @@ FROM_SUMMARY = (
 
 
 def run_folder(runs: Path, config: Config) -> Path:
-    """Where the run of `config` lies below `runs`: one folder for all arms that share its rounds.
-
-    The checksum is of what differs from the defaults, so that a setting added later moves no older run.
-    """
-    chosen = without(config.model_dump(mode="json", exclude_defaults=True), REPORTING)
-    checksum = hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:8]
+    """Where the run of `config` lies below `runs`: one folder for all arms that share its rounds."""
     parts = (config.model.name, config.method.name, f"N{config.network.cells}", config.data.split)
-    name = "-".join((*parts, f"seed{config.training.seed}", checksum))
+    name = "-".join((*parts, f"seed{config.training.seed}", config.fingerprint()[:8]))
     return runs / name.replace("/", "_").replace(":", ".")
 
 
