@@ -230,7 +230,7 @@ def apply_settings(tables: dict[str, Any], settings: Sequence[str]) -> None:
     name, profile = given.get(("model", "name")), given.get(("network", "profile"))
     if name is not None and isinstance(model, dict) and model.get("name", DEFAULT_MODEL) != name:
         tables["model"] = {}
-    file = str(Path(profile).resolve()) if str(profile).endswith(".toml") else None
+    file = str(Path(str(profile)).resolve()) if str(profile).endswith(".toml") else None
     if file and isinstance(network, dict) and network.get("profile") != file:
         tables["network"] = {key: value for key, value in network.items() if key not in ("cells", "clients")}
     for setting, (section, key, value) in zip(settings, parsed, strict=True):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import Answer
 
-from histfl.experiments.config import load_config
+from histfl.experiments.config import Config, TrainingSettings, load_config
 from histfl.experiments.planning import PlanRequest
 
 
@@ -65,3 +65,14 @@ def test_a_network_file_of_a_setting_lies_below_the_working_folder(
     for source in (str(config), "mlp"):
         assert load_config(source, settings).network.profile == str(tmp_path / "mine.toml")
     assert load_config("mlp", ["network.profile=paper"]).network.profile == "paper"
+
+
+def test_a_setting_added_later_leaves_older_runs_what_they_are() -> None:
+    class LaterTraining(TrainingSettings):
+        added: int = 3
+
+    class Later(Config):
+        training: LaterTraining = LaterTraining()
+
+    assert Later().fingerprint() == Config().fingerprint()
+    assert Later(training=LaterTraining(added=4)).fingerprint() != Config().fingerprint()
