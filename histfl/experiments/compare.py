@@ -70,6 +70,12 @@ def compare(*runs: Run, **named: Run) -> Comparison:
     """Compare runs: `compare(run_a, run_b)` names them by method, `compare(ours=run_a, theirs=run_b)` as given."""
     if not runs and not named:
         raise UsageError("compare() needs at least one run")
+    for given in (*runs, *named.values()):
+        if not isinstance(given, Run):
+            raise UsageError(
+                f"compare() takes runs one by one, not {type(given).__name__}: compare(a, b), or compare(*runs) and "
+                "compare(**runs) where they are in a list and in a dictionary"
+            )
     methods = [str(run.summary["method"]) for run in runs]
     names = [name if methods.count(name) == 1 else f"{name} {i}" for i, name in enumerate(methods, start=1)]
     pairs = [*zip(names, runs, strict=True), *named.items()]

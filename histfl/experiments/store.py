@@ -75,11 +75,13 @@ class RunFolder:
                 lock.acquire()
             except filelock.Timeout:
                 raise UsageError(
-                    f"another process is writing {self.path}; wait for it or use another --out"
+                    f"another process is writing {self.path}; wait for it or use another folder"
                 ) from None
         try:
             if not resume and any(path.exists() for path in (self.config_path, *self._written)):
-                raise UsageError(f"{self.path} already holds a run; add --resume, or use another --out")
+                raise UsageError(
+                    f"{self.path} already holds a run; resume it (--resume, in Python resume=True), or use another folder"
+                )
             if self.config_path.exists():
                 self._check_same_run(config)
             yield
@@ -95,7 +97,7 @@ class RunFolder:
                 if mine.get(key) != theirs.get(key):
                     raise CheckpointError(
                         f"{self.path} holds a run with {section}.{key} = {theirs.get(key)!r}, not "
-                        f"{mine.get(key)!r}; resume it with its own {self.config_path.name}, or use another --out"
+                        f"{mine.get(key)!r}; resume it with its own {self.config_path.name}, or use another folder"
                     )
 
     def write_config(self, config: Config) -> None:
@@ -105,7 +107,7 @@ class RunFolder:
         try:
             tables = tomllib.loads(self.config_path.read_text("utf-8"))
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise CheckpointError(f"{self.config_path} cannot be read: {error}; use another --out") from None
+            raise CheckpointError(f"{self.config_path} cannot be read: {error}; use another folder") from None
         return checked(Config, tables, str(self.config_path))
 
     def append(self, record: Record) -> None:
@@ -123,13 +125,13 @@ class RunFolder:
             lines = self.rounds_path.read_bytes().split(b"\n")[:-1]
             records = [json.loads(line) for line in lines]
         except (OSError, ValueError) as error:
-            raise CheckpointError(f"{self.rounds_path} is damaged ({error}); use another --out") from None
+            raise CheckpointError(f"{self.rounds_path} is damaged ({error}); use another folder") from None
         for number, record in enumerate(records, start=1):
             if not isinstance(record, dict) or any(
                 not isinstance(record.get(name), int | float) for name in ("round", "accuracy", *TOTALS)
             ):
                 raise CheckpointError(
-                    f"{self.rounds_path}, line {number} is no record of a round; use another --out"
+                    f"{self.rounds_path}, line {number} is no record of a round; use another folder"
                 )
         return records
 
@@ -139,7 +141,7 @@ class RunFolder:
         if [record.get("round") for record in records] != list(range(1, rounds_done + 1)):
             raise CheckpointError(
                 f"{self.rounds_path} has not the {rounds_done} rounds of {self.checkpoint_path.name}; "
-                "one of them is damaged or from another run; use another --out"
+                "one of them is damaged or from another run; use another folder"
             )
         if self.rounds_path.exists():
             kept = b"".join(line + b"\n" for line in self.rounds_path.read_bytes().split(b"\n")[:rounds_done])
@@ -171,7 +173,7 @@ class RunFolder:
         """The last checkpoint, moved to where `like`'s tensors lie; None before the first one."""
         if not self.checkpoint_path.exists():
             return None
-        refuse = f"{self.checkpoint_path} is {{}}; use another --out, or remove it to start again"
+        refuse = f"{self.checkpoint_path} is {{}}; use another folder, or remove the file to start again"
         try:
             with safe_open(self.checkpoint_path, framework="pt") as file:
                 metadata = file.metadata() or {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,17 +12,17 @@ import torch
 from torch import nn
 
 import histfl
-from histfl.errors import UsageError
+from histfl.errors import CheckpointError, UsageError
 
 
-def trained(method: str, seed: int = 1) -> histfl.Run:
+def trained(method: str, seed: int = 1, **where: Any) -> histfl.Run:
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(80, 6, generator=generator)
     data = (inputs, (inputs[:, 0] > 0).long())
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
     network = histfl.Network.uniform(cells=2, clients_per_cell=2)
     settings = {"rounds": 3, "local_steps": 2, "edge_rounds": 1, "batch_size": 8, "seed": seed}
-    return histfl.train(model, data, data, network=network, method=method, device="cpu", **settings)
+    return histfl.train(model, data, data, network=network, method=method, device="cpu", **settings, **where)
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +63,24 @@ def test_runs_may_be_named_and_seeds_are_one_arm(runs: dict[str, histfl.Run]) ->
     assert [group.label for group in found.groups] == ["hist (2 seeds)", "theirs"]
     with pytest.raises(UsageError, match="at least one run"):
         histfl.compare()
+    for given in (list(runs.values()), runs, "runs/hist"):
+        with pytest.raises(
+            UsageError, match=rf"not {type(given).__name__}: compare\(a, b\), or compare\(\*runs\)"
+        ):
+            histfl.compare(given)
+
+
+def test_what_is_said_of_a_folder_can_be_done_from_python(tmp_path: Path) -> None:
+    trained("hist", out=tmp_path)
+    with pytest.raises(
+        UsageError, match=r"resume it \(--resume, in Python resume=True\), or use another folder"
+    ):
+        trained("hist", out=tmp_path)
+    with pytest.raises(CheckpointError, match=r"method\.name = 'hist', not 'ist'; .* or use another folder$"):
+        trained("ist", out=tmp_path, resume=True)
+    (tmp_path / "checkpoint.safetensors").write_bytes(b"damaged")
+    with pytest.raises(CheckpointError, match="use another folder, or remove the file to start again"):
+        trained("hist", out=tmp_path, resume=True)
 
 
 def test_a_frame_has_a_row_a_round(runs: dict[str, histfl.Run]) -> None:
