@@ -1,4 +1,4 @@
-"""Dense models: the local steps of many clients as batched products."""
+"""Dense models and those of images: the local steps of many clients as batched products."""
 
 from __future__ import annotations
 

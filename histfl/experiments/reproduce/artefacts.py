@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import cast, get_args
+from typing import cast
 
 from histfl.data import locate
 from histfl.errors import DataError, UsageError
@@ -18,7 +18,7 @@ from histfl.experiments.reproduce.load import fig4, fig5
 from histfl.experiments.reproduce.periods import fig6, fig7
 from histfl.experiments.reproduce.tables import table1, table2
 from histfl.experiments.reproduce.transformer import table3
-from histfl.training.precision import Precision
+from histfl.training.precision import PRECISIONS, Precision
 
 ARTEFACTS: dict[str, Callable[[Scale], Artefact]] = {
     "fig4": fig4,
@@ -74,8 +74,8 @@ def scale_for(
             chosen = tuple(dict.fromkeys(int(seed) for seed in seeds.split(",")))
         except ValueError:
             raise UsageError(f"--seeds {seeds!r}: write whole numbers with commas, such as 1,2,3") from None
-    if precision not in (None, *get_args(Precision)):
-        raise UsageError(f"--precision {precision!r}: use {', '.join(get_args(Precision))}")
+    if precision not in (None, *PRECISIONS):
+        raise UsageError(f"--precision {precision!r}: use {', '.join(PRECISIONS)}")
     here = frozenset(name for name in QUICK_DATA if _is_here(name, data_dir))
     return Scale(quick, chosen, here, cast(Precision, precision or "float32"))
 
