@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import cast
 
 from histfl.data import locate
 from histfl.errors import DataError, UsageError
@@ -18,7 +17,7 @@ from histfl.experiments.reproduce.load import fig4, fig5
 from histfl.experiments.reproduce.periods import fig6, fig7
 from histfl.experiments.reproduce.tables import table1, table2
 from histfl.experiments.reproduce.transformer import table3
-from histfl.training.precision import PRECISIONS, Precision
+from histfl.training.precision import PRECISIONS
 
 ARTEFACTS: dict[str, Callable[[Scale], Artefact]] = {
     "fig4": fig4,
@@ -77,7 +76,7 @@ def scale_for(
     if precision not in (None, *PRECISIONS):
         raise UsageError(f"--precision {precision!r}: use {', '.join(PRECISIONS)}")
     here = frozenset(name for name in QUICK_DATA if _is_here(name, data_dir))
-    return Scale(quick, chosen, here, cast(Precision, precision or "float32"))
+    return Scale(quick, chosen, here, precision or "float32")
 
 
 def _is_here(name: str, data_dir: Path | None) -> bool:
