@@ -17,7 +17,7 @@ from histfl.experiments.reproduce.load import fig4, fig5
 from histfl.experiments.reproduce.periods import fig6, fig7
 from histfl.experiments.reproduce.tables import table1, table2
 from histfl.experiments.reproduce.transformer import table3
-from histfl.training.precision import PRECISIONS
+from histfl.training.precision import PRECISIONS, Precision
 
 ARTEFACTS: dict[str, Callable[[Scale], Artefact]] = {
     "fig4": fig4,
