@@ -9,7 +9,12 @@ import typer
 
 Source = Annotated[str, typer.Argument(metavar="CONFIG_OR_PRESET", help="A TOML file, or a preset's name.")]
 Set = Annotated[
-    list[str], typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change one setting; may be repeated.")
+    list[str],
+    typer.Option(
+        "--set",
+        metavar="SECTION.KEY=VALUE",
+        help="Change one setting (docs/configuration.md lists them); may be repeated.",
+    ),
 ]
 Out = Annotated[Path | None, typer.Option(help="Folder for the results (default: a new one under runs/).")]
 Plot = Annotated[Path | None, typer.Option(help="Also draw it to this HTML file.")]

@@ -36,11 +36,13 @@ DEFAULT_MODEL = "mlp"
 
 
 class ModelSettings(Settings):
-    """`name` and, beside it, the options of that model."""
+    """The model: `name` and, beside it, the options of that model."""
 
     model_config = ConfigDict(extra="allow")
 
-    name: str = DEFAULT_MODEL
+    name: str = Field(
+        default=DEFAULT_MODEL, description="one of the models below, or `package.module:factory` of your own"
+    )
 
     @property
     def options(self) -> dict[str, Any]:
@@ -48,29 +50,64 @@ class ModelSettings(Settings):
 
 
 class DataSettings(Settings):
-    name: str = "fashion-mnist"
-    split: Literal["shards", "cell-shards", "cell-iid", "iid", "dirichlet"] = "shards"
-    augment: Literal["none", "crop-flip"] = "none"  # of images: pad by 4, crop at random, mirror half
-    cell_concentration: Positive = 0.5  # of the Dirichlet split, across cells
-    client_concentration: Positive = 0.5  # of the Dirichlet split, within a cell
-    test_samples: Count | None = None  # evaluate on so many, drawn once (none: on all)
-    strip: tuple[Literal["headers", "footers", "quotes"], ...] = ()  # of texts: parts that are left out
-    max_length: Annotated[int, Field(strict=True, ge=1, le=10**6)] = 128  # of texts: tokens, the first ones
-    tokenizer: str | None = None  # of texts: a pretrained model's; default: that of model.base
+    """The data, and how the samples are spread over cells and clients."""
+
+    name: str = Field(
+        default="fashion-mnist",
+        description="one that `histfl data list` names, or `package.module:factory` that returns (train, test)",
+    )
+    split: Literal["shards", "cell-shards", "cell-iid", "iid", "dirichlet"] = Field(
+        default="shards", description="how labels are spread over cells and clients"
+    )
+    augment: Literal["none", "crop-flip"] = Field(
+        default="none", description="of images: pad by 4, crop at random, mirror half"
+    )
+    cell_concentration: Positive = Field(default=0.5, description="of the Dirichlet split, across cells")
+    client_concentration: Positive = Field(default=0.5, description="of the Dirichlet split, within a cell")
+    test_samples: Count | None = Field(
+        default=None, description="evaluate on so many, drawn once (unset: on all)"
+    )
+    strip: tuple[Literal["headers", "footers", "quotes"], ...] = Field(
+        default=(), description="of texts: parts that are left out"
+    )
+    max_length: Annotated[int, Field(strict=True, ge=1, le=10**6)] = Field(
+        default=128, description="of texts: tokens, the first ones"
+    )
+    tokenizer: str | None = Field(
+        default=None, description="of texts: a pretrained model's (unset: that of `model.base`)"
+    )
 
 
 class NetworkSettings(Settings):
-    cells: Count = 4
-    clients: Annotated[int, Field(strict=True, ge=1, le=MAX_CLIENTS)] = 60
-    active_cells: Literal["all"] | Count = "all"  # or a number, sampled in each global round
-    participants: Literal["all"] | Count = "all"  # or a number per active cell and edge round
-    dropout: Fraction = 0.0  # chance that a sampled client's update is lost
-    profile: str = "uniform"  # uniform, paper (Sec. VI-C), or a NETWORK.toml
-    cpu_hz: Positive = DEFAULT_CPU_HZ  # of the uniform profile
-    snr_db: Decibels = DEFAULT_SNR_DB  # of the uniform profile
-    transmit_power_w: Positive = DEFAULT_TRANSMIT_POWER_W  # of the uniform profile
-    cycles_per_step: Positive = CYCLES_PER_STEP  # CPU cycles of one local step on the full model
-    energy_coefficient: NonNegative = SWITCHED_CAPACITANCE  # joules = coefficient * cycles * cpu_hz^2
+    """The network: its cells and clients, who takes part, their CPUs and radios."""
+
+    cells: Count = Field(
+        default=4, description="a network file has its own; another number regroups its clients"
+    )
+    clients: Annotated[int, Field(strict=True, ge=1, le=MAX_CLIENTS)] = Field(
+        default=60, description="in all cells together, spread evenly; a network file has its own"
+    )
+    active_cells: Literal["all"] | Count = Field(
+        default="all", description="all, or a number sampled in each global round"
+    )
+    participants: Literal["all"] | Count = Field(
+        default="all", description="all clients, or a number sampled per active cell and edge round"
+    )
+    dropout: Fraction = Field(default=0.0, description="chance that a sampled client's update is lost")
+    profile: str = Field(default="uniform", description="`uniform`, `paper` (Sec. VI-C), or a NETWORK.toml")
+    cpu_hz: Positive = Field(default=DEFAULT_CPU_HZ, description="a client's CPU, of the uniform profile")
+    snr_db: Decibels = Field(
+        default=DEFAULT_SNR_DB, description="transmit power to noise power, of the uniform profile"
+    )
+    transmit_power_w: Positive = Field(
+        default=DEFAULT_TRANSMIT_POWER_W, description="a client's, of the uniform profile"
+    )
+    cycles_per_step: Positive = Field(
+        default=CYCLES_PER_STEP, description="CPU cycles of one local step on the full model"
+    )
+    energy_coefficient: NonNegative = Field(
+        default=SWITCHED_CAPACITANCE, description="joules = coefficient * cycles * cpu_hz^2"
+    )
 
     @model_validator(mode="after")
     def _cells_can_be_filled(self) -> NetworkSettings:
@@ -82,45 +119,95 @@ class NetworkSettings(Settings):
 
 
 class TrainingSettings(Settings):
-    rounds: Count = 60
-    edge_rounds: Count = 5
-    local_steps: Count = 20
-    batch_size: Annotated[int, Field(strict=True, ge=1, le=10**6)] = 50
-    learning_rate: Positive = 0.01
-    momentum: Annotated[float, Field(strict=True, ge=0, lt=1)] = 0.0
-    weight_decay: NonNegative = 0.0
-    clip_norm: Positive | None = None
-    precision: Precision = "float32"  # of products on a GPU; tf32 and bf16 are faster
-    seed: Seed = 1
-    targets: tuple[Fraction, ...] = (0.7, 0.8)
-    stop_at_targets: Switch = False  # end after the round in which the last target is reached
+    """Training: the rounds, the local steps and when to end."""
+
+    rounds: Count = Field(default=60, description="global rounds")
+    edge_rounds: Count = Field(default=5, description="edge rounds of a global round (E)")
+    local_steps: Count = Field(default=20, description="SGD steps of a client in an edge round (H)")
+    batch_size: Annotated[int, Field(strict=True, ge=1, le=10**6)] = Field(
+        default=50, description="samples of a local step"
+    )
+    learning_rate: Positive = Field(default=0.01, description="of the clients' SGD")
+    momentum: Annotated[float, Field(strict=True, ge=0, lt=1)] = Field(
+        default=0.0, description="of the clients' SGD, from zero in every edge round"
+    )
+    weight_decay: NonNegative = Field(default=0.0, description="of the clients' SGD")
+    clip_norm: Positive | None = Field(
+        default=None,
+        description="longest gradient of a local step; longer ones are scaled down (unset: none are)",
+    )
+    precision: Precision = Field(
+        default="float32", description="of products on a GPU; tf32 and bf16 are faster"
+    )
+    seed: Seed = Field(default=1, description="of all randomness: split, model, batches, cuts, channels")
+    targets: tuple[Fraction, ...] = Field(
+        default=(0.7, 0.8), description="test accuracies whose cost the summary and the report give"
+    )
+    stop_at_targets: Switch = Field(
+        default=False, description="end after the round in which the last target is reached"
+    )
 
 
 class MethodSettings(Settings):
-    name: Literal["hist", "hfedavg", "ist", "overlap"] = "hist"
-    sizes: Literal["uniform", "optimised", "proportional"] | tuple[Positive, ...] = "uniform"  # or shares
-    cap: Annotated[float, Field(strict=True, ge=1)] = 1.5  # optimised: no cell above cap / cells of a layer
-    shared: Fraction = 0.25  # of overlap: the fraction of units that every cell holds
-    include: tuple[str, ...] = ()  # patterns of the layers that may be cut (none: all)
-    exclude: tuple[str, ...] = ()  # patterns of the layers that stay whole
+    """The method: how the model is cut into the cells' submodels."""
+
+    name: Literal["hist", "hfedavg", "ist", "overlap"] = Field(
+        default="hist", description="`hfedavg` cuts nothing, `ist` every hidden layer; `overlap` shares units"
+    )
+    sizes: Literal["uniform", "optimised", "proportional"] | tuple[Positive, ...] = Field(
+        default="uniform",
+        description="of the submodels: equal, of least latency, by speed, or a list of shares",
+    )
+    cap: Annotated[float, Field(strict=True, ge=1)] = Field(
+        default=1.5, description="optimised: no cell above cap / cells of a layer"
+    )
+    shared: Fraction = Field(
+        default=0.25, description="of overlap: the fraction of units that every cell holds"
+    )
+    include: tuple[str, ...] = Field(
+        default=(), description="patterns of the layers that may be cut (none: all)"
+    )
+    exclude: tuple[str, ...] = Field(default=(), description="patterns of the layers that stay whole")
 
 
 class UplinkSettings(Settings):
-    name: Literal["fdma", "tdma", "aircomp", "ideal"] = "fdma"
-    bandwidth_hz: Positive = DEFAULT_BANDWIDTH_HZ
-    antennas: Annotated[int, Field(strict=True, ge=1, le=10_000)] = 10
-    bits_per_parameter: Positive | None = None  # default: those of the model's numbers, 32 for float32
-    channel: Literal["rayleigh", "rician", "path-loss"] | str = "rayleigh"  # or package.module:factory
-    k_factor_db: Decibels = 6.0  # of the rician channel
-    double_count_clients: Switch = False  # fdma, tdma: the paper's literal latency, growing as clients^2
-    noise_scales_with_band: Switch = False  # fdma: a share of the band has a share of the noise
-    paper_power: Switch = False  # aircomp: the paper's power scaling, which leaves most of it unused
-    normalise: Switch = True  # aircomp: send updates of unit RMS
-    signal: Literal["equivalent", "simulated"] = "equivalent"  # aircomp: noise on the mean, or every signal
+    """The uplink: the radio from the clients to their edge."""
+
+    name: Literal["fdma", "tdma", "aircomp", "ideal"] = Field(
+        default="fdma", description="shared by frequency, by time, over the air, or free and instant"
+    )
+    bandwidth_hz: Positive = Field(default=DEFAULT_BANDWIDTH_HZ, description="of a cell")
+    antennas: Annotated[int, Field(strict=True, ge=1, le=10_000)] = Field(
+        default=10, description="of an edge"
+    )
+    bits_per_parameter: Positive | None = Field(
+        default=None, description="that are sent (unset: those of the model's numbers, 32 for float32)"
+    )
+    channel: Literal["rayleigh", "rician", "path-loss"] | str = Field(
+        default="rayleigh", description="how channels are drawn, or `package.module:factory` of your own"
+    )
+    k_factor_db: Decibels = Field(default=6.0, description="of the rician channel")
+    double_count_clients: Switch = Field(
+        default=False, description="fdma, tdma: the paper's literal latency, growing as clients^2"
+    )
+    noise_scales_with_band: Switch = Field(
+        default=False, description="fdma: a share of the band has a share of the noise"
+    )
+    paper_power: Switch = Field(
+        default=False, description="aircomp: the paper's power scaling, which leaves most of it unused"
+    )
+    normalise: Switch = Field(default=True, description="aircomp: send updates of unit RMS")
+    signal: Literal["equivalent", "simulated"] = Field(
+        default="equivalent", description="aircomp: noise on the mean, or every signal"
+    )
 
 
 class TheorySettings(Settings):
-    every: Annotated[int, Field(strict=True, ge=0, le=10**9)] = 0  # estimate every k rounds; 0: never
+    """The constants of the convergence theorems, for `histfl bound`."""
+
+    every: Annotated[int, Field(strict=True, ge=0, le=10**9)] = Field(
+        default=0, description="estimate them every so many rounds; 0: never"
+    )
 
 
 class Config(Settings):

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pytest
 
 from histfl.cli import main
 from histfl.data.splits import SPLITS
+from histfl.experiments.config import Config
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -127,6 +129,17 @@ def test_the_rooms_are_those_whose_imports_are_checked() -> None:
 def test_every_split_is_explained(page: str) -> None:
     text = (DOCS / page).read_text("utf-8")
     assert [name for name in SPLITS if f"`{name}`" not in text] == []
+
+
+def test_the_page_of_settings_is_up_to_date() -> None:
+    written = runpy.run_path(str(DOCS / "write_configuration.py"))["page"]()
+    assert (DOCS / "configuration.md").read_text("utf-8") == written, "run python docs/write_configuration.py"
+    for section, table in Config.model_fields.items():
+        keys = getattr(table.annotation, "model_fields", {})
+        assert keys, section
+        for key, field in keys.items():
+            assert field.description, f"{section}.{key} has no description"
+            assert f"| `{key}` |" in written
 
 
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:

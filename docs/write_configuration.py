@@ -1,0 +1,123 @@
+"""Writes docs/configuration.md from the settings' own fields: python docs/write_configuration.py"""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+from histfl.experiments.config import Config, preset_names
+from histfl.models import MODELS
+from histfl.settings import SMALLEST
+
+PAGE = Path(__file__).parent / "configuration.md"
+OFFERED = ("input_shape", "num_classes", "sample_inputs")  # what a model is given, not an option of it
+NO_LIMIT = 10**9  # bounds from here on only keep slips out
+INTRODUCTION = """\
+# Settings
+
+A run is decided by these settings. They come from a TOML file with a table for each section, or from a
+preset: {presets}. `--set section.key=value` changes one of them; in Python most are
+keywords of `histfl.train`. A key that is left out has its default; where that is unset, leaving the key out is
+the only way to have it so. A run's folder keeps every setting in `config.toml`. [Concepts](concepts.md)
+explains methods and splits.
+
+```toml
+# mine.toml
+[data]
+name = "fashion-mnist-mini"
+split = "dirichlet"
+
+[training]
+rounds = 20
+targets = [0.6, 0.7]
+```
+
+```sh
+histfl run mine.toml --set training.rounds=2 --set method.sizes=optimised --out runs/mine
+```
+"""
+
+
+def page() -> str:
+    sections = [_section(name, field) for name, field in Config.model_fields.items()]
+    return "\n".join(
+        [INTRODUCTION.format(presets=", ".join(f"`{name}`" for name in preset_names())), *sections]
+    )
+
+
+def _section(name: str, section: FieldInfo) -> str:
+    fields = section.annotation.model_fields
+    rows = [
+        (f"`{key}`", _kind(field.annotation, field.metadata), _default(field.default), str(field.description))
+        for key, field in fields.items()
+    ]
+    models = _table(("model", "what it is", "options"), map(_model, MODELS)) if name == "model" else ""
+    text = _table(("key", "value", "default", "meaning"), rows)
+    return "\n".join(
+        [f"## `[{name}]`\n", f"{section.annotation.__doc__}\n", text, *([models] if models else [])]
+    )
+
+
+def _table(heads: tuple[str, ...], rows: Any) -> str:
+    lines = [heads, ("---",) * len(heads), *rows]
+    return (
+        "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+        + "\n"
+    )
+
+
+def _model(name: str) -> tuple[str, ...]:
+    parameters = inspect.signature(MODELS[name]).parameters.values()
+    options = [f"`{each.name} = {_toml(each.default)}`" for each in parameters if each.name not in OFFERED]
+    first, *_ = (inspect.getdoc(MODELS[name]) or "").splitlines()
+    return f"`{name}`", first, ", ".join(options) or "none"
+
+
+def _kind(annotation: Any, metadata: Any = ()) -> str:
+    """A type in a user's words."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _kind(arguments[0], [bound for field in arguments[1:] for bound in field.metadata])
+    if origin in (Union, UnionType):
+        return " or ".join(_kind(each) for each in arguments if each is not NoneType)
+    if origin is Literal:
+        return ", ".join(f"`{choice}`" for choice in arguments)
+    if origin is tuple:
+        return f"list of: {_kind(arguments[0])}"
+    return {str: "text", bool: "`true`, `false`", int: "whole number", float: "number"}[annotation] + _bounds(
+        metadata
+    )
+
+
+def _bounds(metadata: Any) -> str:
+    found = {
+        name: getattr(each, name) for each in metadata for name in ("ge", "le", "lt") if hasattr(each, name)
+    }
+    low, high, below = found.get("ge"), found.get("le", NO_LIMIT), found.get("lt", NO_LIMIT)
+    if low is None:
+        return ""
+    if low == SMALLEST:
+        return ", positive"
+    if high < NO_LIMIT:
+        return f", {low} to {high}"
+    return f", at least {low}" + (f" and below {below}" if below < NO_LIMIT else "")
+
+
+def _default(value: Any) -> str:
+    return "unset" if value is None else f"`{_toml(value)}`"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, str):
+        return f'"{value}"'
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), "utf-8")
