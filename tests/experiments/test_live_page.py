@@ -66,7 +66,7 @@ class Listener:
 def test_a_follower_hears_the_rounds_of_an_earlier_process_first(tmp_path: Path) -> None:
     folder = RunFolder(write_run(tmp_path / "run", rounds=5))
     listener = Listener()
-    with telling([listener], folder) as told:
+    with telling([listener], folder, pytest.fail) as told:
         for record in made_up_rounds(load_config("quickstart"), rounds=5)[3:]:
             told.on_round(record)
     assert listener.heard == [1, 2, 3, 4, 5]
@@ -75,7 +75,7 @@ def test_a_follower_hears_the_rounds_of_an_earlier_process_first(tmp_path: Path)
 
 def test_a_follower_of_a_run_that_fails_hears_so(tmp_path: Path) -> None:
     listener = Listener()
-    with pytest.raises(KeyboardInterrupt), telling([listener], RunFolder(tmp_path)):
+    with pytest.raises(KeyboardInterrupt), telling([listener], RunFolder(tmp_path), pytest.fail):
         raise KeyboardInterrupt
     assert listener.finished is False
 
