@@ -1,6 +1,8 @@
 """The few error types; every message names the value, the place and the remedy."""
 
+import difflib
 import errno
+from collections.abc import Iterable
 
 DISK_FAILURES = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS})
 """What the disk, not the user's path, is to blame for."""
@@ -36,3 +38,9 @@ class DivergedError(HistflError):
 
 class StorageError(HistflError):
     """The disk failed: full, read-only or gone."""
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
+    """The remedy for a mistyped name: the nearest known one, or where none is near, `otherwise`."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"did you mean {near[0]!r}?" if near else otherwise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -10,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from histfl.errors import UsageError
+from histfl.errors import UsageError, did_you_mean
 
 # Strict, because `rounds = true` and `rounds = "5"` are slips, not numbers; bounded, because beyond these
 # no quantity of a network is real and products of them overflow.
@@ -63,8 +62,7 @@ def _explain(model: type[BaseModel], error: ValidationError, place: str) -> str:
     tried = [_said(each) for other, each in found if other == path]
     if first["type"] == "extra_forbidden":
         known = _known_keys(model, path[:-1])
-        near = difflib.get_close_matches(str(path[-1]), known, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
+        hint = did_you_mean(str(path[-1]), known, f"known keys: {', '.join(known)}")
         return f"{place}: unknown key {key!r}; {hint}{others}"
     message = " or ".join(dict.fromkeys(tried)).removeprefix("Value error, ")
     message += _remedy(model, path, first, tried)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from pathlib import Path
 
 from histfl.data import cifar10, embedded, fashion_mnist, newsgroups, store
 from histfl.data.download import download
 from histfl.data.store import Source, TensorPair, TextPair
-from histfl.errors import UsageError
+from histfl.errors import UsageError, did_you_mean
 
 DATASETS: dict[str, Source] = {
     source.name: source
@@ -61,6 +60,5 @@ def _verified(source: Source, data_dir: Path | str | None) -> Path:
 def _source(name: str) -> Source:
     if name in DATASETS:
         return DATASETS[name]
-    near = difflib.get_close_matches(name, DATASETS, n=1, cutoff=0.4)
-    hint = f"did you mean {near[0]!r}?" if near else f"known data sets: {', '.join(DATASETS)}"
+    hint = did_you_mean(name, DATASETS, f"known data sets: {', '.join(DATASETS)}")
     raise UsageError(f"unknown data set {name!r}; {hint}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -11,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from histfl.data.mixing import deal_by_label_mix
-from histfl.errors import UsageError
+from histfl.errors import UsageError, did_you_mean
 from histfl.network import spread_evenly
 from histfl.network.network import Ints
 
@@ -81,8 +80,7 @@ def split(
     `dirichlet` alone.
     """
     if name not in SPLITS:
-        near = difflib.get_close_matches(name, SPLITS, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]!r}?" if near else f"known splits: {', '.join(SPLITS)}"
+        hint = did_you_mean(name, SPLITS, f"known splits: {', '.join(SPLITS)}")
         raise UsageError(f"unknown split {name!r}; {hint}")
     concentrations = Concentrations(cell_concentration, client_concentration)
     return SPLITS[name](

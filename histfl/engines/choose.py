@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 
 from histfl.engines.memory import check_budget
 from histfl.engines.reference import ReferenceEngine
 from histfl.engines.vectorised import VectorisedEngine
-from histfl.errors import UsageError
+from histfl.errors import UsageError, did_you_mean
 from histfl.training import Engine, Task
 
 _log = logging.getLogger(__name__)
@@ -20,8 +19,7 @@ def choose_engine(name: str, task: Task, memory_gb: float | None = None) -> Engi
     the task, it is the reference engine, so that a run's summary names the engine that did the work."""
     check_budget(memory_gb)
     if name != "auto" and name not in ENGINES:
-        near = difflib.get_close_matches(name, ENGINES, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"use auto, {' or '.join(ENGINES)}"
+        hint = did_you_mean(name, ENGINES, f"use auto, {' or '.join(ENGINES)}")
         raise UsageError(f"--engine {name!r}: {hint}")
     if name == "reference":
         return ReferenceEngine()

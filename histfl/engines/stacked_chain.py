@@ -40,7 +40,7 @@ class TrainedLink(Link, StepsItself, Protocol):
 
 
 @dataclass(frozen=True)
-class Plan:
+class LinkPlan:
     """How to `make` a link from the tensors of those names."""
 
     make: Callable[..., Link]
@@ -50,12 +50,12 @@ class Plan:
         return self.make(*(None if name is None else tensors[name] for name in self.names))
 
 
-Chain = tuple[Plan, ...]
+Chain = tuple[LinkPlan, ...]
 
 
 def chain_of(module: fx.GraphModule) -> Chain | None:
     """What a stacked graph does to its inputs, in order, or None where it is more than a chain."""
-    plans: list[Plan] = []
+    plans: list[LinkPlan] = []
     read: list[str] = []
     value, *others = (node for node in module.graph.nodes if node.op == "placeholder")
     for node in module.graph.nodes:
@@ -70,14 +70,14 @@ def chain_of(module: fx.GraphModule) -> Chain | None:
             names = tuple(None if tensor is None else _name(tensor) for tensor in node.args[1:3])
             read += filter(None, names)
             make = StackedLinear if node.target is stacked_linear else _convolution(Geometry(*node.args[3:]))
-            plans.append(Plan(make, names))
+            plans.append(LinkPlan(make, names))
         elif node.target is stacked_max_pool2d:
-            pool = Plan(partial(StackedMaxPool2d, Pool(*node.args[1:])))
+            pool = LinkPlan(partial(StackedMaxPool2d, Pool(*node.args[1:])))
             # The largest entry first and ReLU then is the same, with the same gradient, and less to do.
             last = len(plans) - 1 if plans and plans[-1].make is _Relu else len(plans)
             plans.insert(last, pool)
         elif node.all_input_nodes == [value]:
-            plans.append(Plan(_link(module, node, value)))
+            plans.append(LinkPlan(_link(module, node, value)))
         else:  # a function of tensors too
             return None
         value = node
@@ -163,7 +163,7 @@ def rooms(chain: Chain, trained: Set[str]) -> dict[str, Axes]:
     which are zero, to the second: ReLU keeps them so, they add nothing, and their weights stay zero.
     """
     axes: dict[str, Axes] = {}
-    before: Plan | None = None
+    before: LinkPlan | None = None
     for plan in chain:
         if plan.make is StackedLinear:
             weight = plan.names[0]

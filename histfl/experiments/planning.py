@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from histfl.errors import UsageError
+from histfl.errors import UsageError, did_you_mean
 from histfl.experiments.config import Config, apply_settings, load_config, preset_names
 from histfl.experiments.planning_network import NetworkPlan, cut_model, plan_network
 from histfl.models import MODELS
@@ -150,8 +149,8 @@ def _full_key(key: str) -> str:
         return f"{sections[0]}.{key}"
     if sections:
         raise UsageError(f"--vary {key}: write one of {', '.join(f'{each}.{key}' for each in sections)}")
-    near = difflib.get_close_matches(key, [name for fields in keys.values() for name in fields], n=1)
-    hint = f"did you mean {near[0]!r}?" if near else "write it as section.key, for example network.cells"
+    names = [name for fields in keys.values() for name in fields]
+    hint = did_you_mean(key, names, "write it as section.key, for example network.cells")
     raise UsageError(f"--vary {key}: no setting has this name; {hint}")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from histfl.errors import UsageError
+from histfl.errors import UsageError, did_you_mean
 from histfl.models.convolutional import lenet5, resnet18
 from histfl.models.dense import mlp
 from histfl.models.lora import lora
@@ -56,8 +55,7 @@ def import_factory(name: str, *, kind: str, known: Sequence[str]) -> Callable[..
     """The callable that `package.module:factory` names."""
     module_name, colon, attribute = name.partition(":")
     if not colon:
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+        hint = did_you_mean(name, known, f"known: {', '.join(known)}")
         raise UsageError(f"unknown {kind} {name!r}; {hint} (or package.module:factory)")
     try:
         factory = getattr(importlib.import_module(module_name), attribute)

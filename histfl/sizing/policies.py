@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Callable
 
 import numpy as np
 
-from histfl.errors import UsageError
+from histfl.errors import UsageError, did_you_mean
 from histfl.network.network import Floats, Ints
 from histfl.partition import check_enough_units, deal_evenly
 from histfl.sizing.costs import AffineCost
@@ -58,8 +57,7 @@ POLICIES: dict[str, Policy] = {"uniform": uniform, "proportional": proportional,
 def policy_named(sizes: str) -> Policy:
     """The policy of that name."""
     if sizes not in POLICIES:
-        near = difflib.get_close_matches(sizes, POLICIES, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(POLICIES)}"
+        hint = did_you_mean(sizes, POLICIES, f"use one of {', '.join(POLICIES)}")
         raise UsageError(f"sizes = {sizes!r} is not known; {hint}")
     return POLICIES[sizes]
 
