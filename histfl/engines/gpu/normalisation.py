@@ -66,6 +66,15 @@ def _moments(
 
 
 @triton.jit
+def _some_parts(first, channel, parts, rows, rows_each, CHANNELS: tl.constexpr, SOME: tl.constexpr):
+    """Where some parts' moments lie, which of them there are, and how many rows each has."""
+    part = first + tl.arange(0, SOME)
+    at = (tl.program_id(1) * parts + part)[:, None] * CHANNELS + channel[None, :]
+    known = (part < parts)[:, None] & (channel < CHANNELS)[None, :]
+    return at, known, tl.minimum(rows_each, rows - part * rows_each).to(tl.float32)
+
+
+@triton.jit
 def _combine(
     means, squares, mean, inverse, parts, rows, rows_each, eps,
     CHANNELS: tl.constexpr, WIDE: tl.constexpr, SOME: tl.constexpr,
@@ -76,18 +85,12 @@ def _combine(
     inside = channel < CHANNELS
     total = tl.zeros((SOME, WIDE), tl.float32)
     for first in range(0, parts, SOME):
-        part = first + tl.arange(0, SOME)
-        known = (part < parts)[:, None] & inside[None, :]
-        count = tl.minimum(rows_each, rows - part * rows_each).to(tl.float32)
-        at = (client * parts + part)[:, None] * CHANNELS + channel[None, :]
+        at, known, count = _some_parts(first, channel, parts, rows, rows_each, CHANNELS, SOME)
         total += count[:, None] * tl.load(means + at, mask=known, other=0.0)
     centre = tl.sum(total, axis=0) / rows
     total = tl.zeros((SOME, WIDE), tl.float32)
     for first in range(0, parts, SOME):
-        part = first + tl.arange(0, SOME)
-        known = (part < parts)[:, None] & inside[None, :]
-        count = tl.minimum(rows_each, rows - part * rows_each).to(tl.float32)
-        at = (client * parts + part)[:, None] * CHANNELS + channel[None, :]
+        at, known, count = _some_parts(first, channel, parts, rows, rows_each, CHANNELS, SOME)
         apart = tl.load(means + at, mask=known, other=0.0) - centre[None, :]
         square = tl.load(squares + at, mask=known, other=0.0)
         total += tl.where(known, square + count[:, None] * apart * apart, 0.0)
