@@ -39,9 +39,8 @@ def _commit() -> str | None:
     if COMMIT in os.environ:
         return os.environ[COMMIT]
     try:
-        _git(
-            "ls-files", "--error-unmatch", Path(__file__).name
-        )  # installed inside another project, it is not its
+        # Installed inside another project's folder, this file is not of that repository.
+        _git("ls-files", "--error-unmatch", Path(__file__).name)
         found, changes = _git("rev-parse", "HEAD"), _git("status", "--porcelain", "--", "../../..")
     except (OSError, subprocess.CalledProcessError):
         return None

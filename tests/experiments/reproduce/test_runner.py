@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import io
 import json
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ from rich.console import Console
 from small_artefacts import small_artefact
 
 from histfl.errors import UsageError
-from histfl.experiments.reproduce import runner
+from histfl.experiments.reproduce import origin, runner
 from histfl.experiments.reproduce.artefact import Artefact
 from histfl.experiments.reproduce.files import run_folder, run_results
 from histfl.experiments.reproduce.runner import How, Tally, carry_out, ending_at, work_of
@@ -157,8 +160,6 @@ def test_a_run_that_diverges_is_told_and_not_tried_again(tmp_path: Path) -> None
 
 
 def test_a_run_tells_its_commit_and_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from histfl.experiments.reproduce import origin
-
     origin.origin.cache_clear()
     monkeypatch.setenv("HISTFL_COMMIT", "abc123")
     artefact = small_artefact()
@@ -167,3 +168,29 @@ def test_a_run_tells_its_commit_and_machine(tmp_path: Path, monkeypatch: pytest.
     about = json.loads((run_folder(tmp_path, artefact.arms[0].config) / "origin.json").read_text())
     assert about["commit"] == "abc123"
     assert "cores" in about["machine"]
+
+
+def test_the_commit_is_of_the_repository_that_holds_the_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HISTFL_COMMIT", raising=False)
+    code = tmp_path / "project" / ".venv" / "histfl" / "origin.py"
+    code.parent.mkdir(parents=True)
+    shutil.copy(str(origin.__file__), code)
+    spec = importlib.util.spec_from_file_location("copied_origin", code)
+    assert spec is not None
+    assert spec.loader is not None
+    copied = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(copied)
+
+    def git(*words: str) -> str:
+        who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        asked = ["git", "-C", str(tmp_path), *who, *words]
+        return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+
+    git("init", "-q")
+    git("commit", "-q", "--allow-empty", "-m", "another project")
+    assert copied._commit() is None
+    git("add", "-f", str(code))
+    git("commit", "-q", "-m", "its own code")
+    assert copied._commit() == git("rev-parse", "HEAD")
