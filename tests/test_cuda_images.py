@@ -7,12 +7,20 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from histfl.data import TensorData
 from histfl.devices import triton_installed
+from histfl.engines.captured import CapturedTrainer
 from histfl.engines.gpu.images import GpuImages
 from histfl.engines.layout import kernels_innermost
+from histfl.engines.stacked import StackedTrainer
 from histfl.engines.stacked_graph import StackedGraph
 from histfl.engines.stacked_linear import InPlaceSGD, LayerCall
+from histfl.engines.ways import choose_trainer
+from histfl.experiments.build import Ingredients, build
+from histfl.experiments.config import Config
 from histfl.models import build_model
+from histfl.network import Network
+from histfl.settings import checked
 
 pytestmark = pytest.mark.skipif(
     not (torch.cuda.is_available() and triton_installed()), reason="no CUDA GPU with Triton here"
@@ -171,9 +179,8 @@ def test_models_take_the_kernels(name: str, options: dict[str, int], shape: tupl
     targets = [getattr(node.target, "__name__", "") for node in graph.module.graph.nodes]
     assert sum(target == "stacked_convolution" for target in targets) == (2 if name == "lenet5" else 20)
     given = [name for node in graph.module.graph.nodes for name in node.kwargs]
-    wanted = (
-        (0, 0, 0) if name == "lenet5" else (17, 20, 8)
-    )  # the shortcuts' normalisations are added to others
+    # The shortcuts' normalisations are added to others; a convolution gives its moments, a normalisation reads them.
+    wanted = (0, 0, 0) if name == "lenet5" else (17, 20 + 20, 8)
     assert tuple(given.count(kind) for kind in ("relu", "moments", "twice")) == wanted
     parameters = {n: torch.stack([p, 1.1 * p]).detach() for n, p in model.named_parameters()}
     inputs = drawn(2, BATCH, *shape).detach()
@@ -207,3 +214,14 @@ def test_kernels_step_themselves(laid_out: bool) -> None:
     call.layer.step(call.inputs, pull, InPlaceSGD(learning_rate=0.1, keep=0.9))
     for found, old, gradient in zip((kernels, bias), before, gradients, strict=True):
         torch.testing.assert_close(found.detach(), 0.9 * old - 0.1 * gradient, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_a_residual_network_is_trained_by_the_kernels(precision: str) -> None:
+    images = TensorData(drawn(200, 3, 32, 32).detach().cpu(), torch.arange(200) % 10, tuple("0123456789"))
+    model = build_model("resnet18", {}, (3, 32, 32), 10, seed=1)
+    tables = {"uplink": {"name": "ideal"}, "data": {"split": "iid"}, "training": {"precision": precision}}
+    parts = Ingredients(model, images, images, Network.uniform(cells=2, clients=4))
+    trainer = choose_trainer(build(checked(Config, tables, "test"), parts, device="cuda").hist.task)
+    assert isinstance(trainer, CapturedTrainer)
+    assert StackedTrainer in map(type, trainer._ways)
