@@ -24,7 +24,7 @@ import os
 import platform
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -67,8 +67,8 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def compare(options: argparse.Namespace) -> dict[str, Any]:
-    """The comparison with the peers."""
+def compare(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """The comparison with the peers, as far as it has come after every job."""
     names = options.contenders or [n for n in CONTENDERS if options.device == "cpu" or n not in PEERS]
     if options.device == "cuda" and set(names) & set(PEERS):
         raise SystemExit("--device cuda: the peers run on the CPU; leave flower and pfl out")
@@ -90,7 +90,7 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
         for case in options.cases:
             report["rows"].append(measure(replace(settings, model=model, case=case), names, options))
             _print_row(report["rows"][-1])
-    return report
+            yield report
 
 
 def _print_row(row: dict[str, Any]) -> None:
@@ -127,17 +127,18 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE / "results")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no contender outlives the benchmark
-    work: Callable[[argparse.Namespace], dict[str, Any]] = compare
-    name = "bench"
+    name, reports = "bench", compare(options)
     if options.scaling:
-        work, name = lambda given: about(given) | measure_scaling(given), "scaling"
-    report = work(options)
+        name, reports = "scaling", iter([about(options) | measure_scaling(options)])
     options.out.mkdir(parents=True, exist_ok=True)
     unusual = [options.precision] * (options.precision != "float32")
     unusual += [f"{options.clients}-clients"] * (options.clients != Settings.clients)
     path = options.out / f"{'-'.join([name, options.device, *unusual])}.json"
-    path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    print(write_report(path), f"\n{path} and the table and plot beside it", sep="")
+    text = ""
+    for report in reports:  # what is measured stays, also where the rest is interrupted
+        path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        text = write_report(path)
+    print(text, f"\n{path} and the table and plot beside it", sep="")
 
 
 if __name__ == "__main__":

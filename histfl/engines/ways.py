@@ -23,11 +23,12 @@ from histfl.partition import State
 from histfl.training import Task, client_steps
 from histfl.training.precision import products
 
-TRIED_SAMPLES = 8
+TRIED_SAMPLES, TRIES = 8, 3
 _log = logging.getLogger(__name__)
-# Of a tensor's move. A deep model's rounding is a fiftieth of that on a CPU; on a GPU the library sums in another
-# order in every layout.
+# Of a tensor's move. Rounding alone is a millionth, but where it turns a ReLU on or off it is up to a hundredth,
+# and on a GPU, where the order of sums depends on the layout, it does so in most batches of a deep model.
 ROUNDING = {"cpu": 0.005, "cuda": 0.02}
+_Batch = tuple[torch.Tensor, torch.Tensor]
 _HALF = (torch.float16, torch.bfloat16)
 
 
@@ -56,8 +57,14 @@ def _works(attempt: Callable[[], bool]) -> bool:
         return False
 
 
-def _tried(task: Task) -> tuple[torch.Tensor, torch.Tensor]:
-    return task.data.inputs[:TRIED_SAMPLES], task.data.targets[:TRIED_SAMPLES]
+def _tried(task: Task) -> list[_Batch]:
+    """A few batches of the task's samples."""
+    few = TRIES * TRIED_SAMPLES
+    inputs, targets = (
+        task.data.inputs[:few].split(TRIED_SAMPLES),
+        task.data.targets[:few].split(TRIED_SAMPLES),
+    )
+    return list(zip(inputs, targets, strict=True))
 
 
 def _parameters(task: Task) -> State:
@@ -76,7 +83,7 @@ def _repeatable(task: Task) -> bool:
         generator = _generator_state(device)
         try:
             with torch.no_grad():
-                functional_call(task.model, _parameters(task), (_tried(task)[0],))
+                functional_call(task.model, _parameters(task), (_tried(task)[0][0],))
         except Exception:  # the reference engine says what is wrong with it
             return False
         drawn = not torch.equal(generator, _generator_state(device))
@@ -101,14 +108,14 @@ def _two_clients(task: Task) -> State:
     }
 
 
-def _one_step(task: Task, stacked: State) -> tuple[State, torch.Tensor]:
+def _one_step(task: Task, stacked: State, batch: _Batch) -> tuple[State, torch.Tensor]:
     """What the reference path makes of one step of the two clients: models [client, ...], losses [client]."""
     ends = [
         client_steps(
             task.model,
             {name: tensor[i] for name, tensor in stacked.items()},
             {},
-            [_tried(task)],
+            [batch],
             loss=task.loss,
             training=task.local,
         )
@@ -125,33 +132,36 @@ def _trial(task: Task) -> Task:
     if not any(parameter.dtype in _HALF for parameter in task.model.parameters()):
         return task
     # A right way and the reference differ by the rounding of half precision, as a wrong one might.
-    inputs, targets = _tried(task)
+    inputs, targets = map(torch.cat, zip(*_tried(task), strict=True))
     few = TensorData(inputs, targets, task.data.class_names).to(inputs.device, torch.float32)
     return dataclasses.replace(task, model=deepcopy(task.model).float(), data=few)
 
 
-def _batch_of_two(task: Task) -> tuple[torch.Tensor, torch.Tensor]:
-    inputs, targets = (sample.expand(2, *sample.shape).contiguous() for sample in _tried(task))
-    return inputs, targets
-
-
 def _agrees(make: Callable[[Task], Way], task: Task) -> bool:
-    """Whether one step of that way, from a recording where there is a GPU, is what the reference computes."""
+    """Whether one step of that way is what the reference computes, on one of a few batches: a fault is seen on
+    all of them, a ReLU that rounding turns on or off on some."""
     make(task)  # the trial's precision may be another, and a way for that one alone
     trial = _trial(task)
-    way, start, batch = make(trial), _two_clients(trial), _batch_of_two(trial)
+    way = make(trial)
+    return any(_agrees_on(batch, way, trial) for batch in _tried(trial))
+
+
+def _agrees_on(batch: _Batch, way: Way, trial: Task) -> bool:
+    """The same for one batch, the step from a recording where there is a GPU."""
+    start = _two_clients(trial)
     state = {name: way.placed(name, tensor.clone()) for name, tensor in start.items()}
-    losses = torch.zeros(2, device=batch[0].device)
+    inputs, targets = (half.expand(2, *half.shape).contiguous() for half in batch)
+    losses = torch.zeros(2, device=inputs.device)
 
     def step() -> None:
         leaves = {name: tensor.detach().requires_grad_() for name, tensor in state.items()}
-        losses.copy_(way.steps(leaves, {}, [batch])[1])
+        losses.copy_(way.steps(leaves, {}, [(inputs, targets)])[1])
 
     replay = record(step, losses.device)
     for name, tensor in start.items():
         state[name].copy_(tensor)
     replay()
-    return _same(start, (state, losses), _one_step(trial, start))
+    return _same(start, (state, losses), _one_step(trial, start, batch))
 
 
 def _same(start: State, found: tuple[State, torch.Tensor], expected: tuple[State, torch.Tensor]) -> bool:
