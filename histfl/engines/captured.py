@@ -8,6 +8,7 @@ step counter in memory of its own, so that a replay needs nothing from the host.
 from __future__ import annotations
 
 import gc
+import logging
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +25,7 @@ from histfl.training import Task
 
 MOST_RECORDINGS = 16  # of different shapes or numbers of clients, the last used kept
 TIMED_LAUNCHES = 3
+_log = logging.getLogger(__name__)
 
 
 def record(step: Callable[[], None], device: torch.device) -> Callable[[], None]:
@@ -131,8 +133,10 @@ class CapturedTrainer:
                 raise
             except RuntimeError as error:  # vmap has no rule for some operations in half precision
                 failed = error
+                _log.debug("%s cannot be recorded", type(way).__name__, exc_info=True)
             else:
                 found.append((recording.step_seconds(), way, recording))
+                _log.debug("%s takes %.3g s a step", type(way).__name__, found[-1][0])
         if not found:
             raise failed or RuntimeError("no way to step the clients")
         _, way, recording = min(found, key=lambda timed: timed[0])

@@ -50,7 +50,8 @@ def choose_trainer(task: Task) -> Trainer | None:
 def _works(attempt: Callable[[], bool]) -> bool:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # torch warns where it would loop over the clients after all
+            warnings.simplefilter("ignore")  # a warning that is given once would strike the first way alone
+            warnings.filterwarnings("error", message="There is a performance drop")  # vmap would loop
             return attempt()
     except Exception:  # a user's module or loss may fail in any way; the next way is then tried
         _log.debug("a way of training does not fit", exc_info=True)
