@@ -8,7 +8,8 @@
 The job is one global round: 60 clients in 4 cells, batch 50, 20 local steps, 5 edge rounds; the full model
 (`full`) or disjoint submodels (`hist`). Every contender gets the same first models and the same batches, has
 the data in memory before the clock starts, and ends with the same submodels, which is checked. Each runs in
-processes of its own. They take turns, all equally often, and the best turn of each counts.
+processes of its own. They take turns, all equally often, and the best turn of each counts. A job that is measured
+again replaces its row among the results; the rows of other jobs stay.
 
 The loop and the reference engine have one torch thread, since with more their speed differs from process to
 process. Flower has a supernode of one CPU a client, pfl a process of one thread a core; both are installed
@@ -24,8 +25,9 @@ import os
 import platform
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,7 @@ from report import write_report
 from scaling import measure_scaling
 
 HERE = Path(__file__).parent
+MODELS = ("mlp", "lenet5", "resnet18")
 
 
 def about(options: argparse.Namespace) -> dict[str, Any]:
@@ -51,8 +54,15 @@ def about(options: argparse.Namespace) -> dict[str, Any]:
         "torch": torch.__version__,
         "python": platform.python_version(),
         "peers": PEERS,
-        "command": " ".join(["python", *sys.argv]),
+        "command": _command(sys.argv),
     }
+
+
+def _command(words: Sequence[str]) -> str:
+    """What to type for the same figures, wherever the data and the results lie."""
+    places = [place for place, word in enumerate(words) if word in ("--out", "--data-dir")]
+    left_out = {near for place in places for near in (place, place + 1)}
+    return " ".join(["python", *(word for place, word in enumerate(words) if place not in left_out)])
 
 
 def _processor() -> str | None:
@@ -72,9 +82,7 @@ def compare(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     names = options.contenders or [n for n in CONTENDERS if options.device == "cpu" or n not in PEERS]
     if options.device == "cuda" and set(names) & set(PEERS):
         raise SystemExit("--device cuda: the peers run on the CPU; leave flower and pfl out")
-    models = options.models or (
-        ["mlp", "lenet5"] if options.device == "cpu" else ["mlp", "lenet5", "resnet18"]
-    )
+    models = options.models or (MODELS[:2] if options.device == "cpu" else MODELS)
     settings = Settings(
         clients=options.clients,
         cells=options.cells,
@@ -88,9 +96,18 @@ def compare(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     report = about(options) | {"rows": []}
     for model in models:
         for case in options.cases:
-            report["rows"].append(measure(replace(settings, model=model, case=case), names, options))
-            _print_row(report["rows"][-1])
+            row = measure(replace(settings, model=model, case=case), names, options)
+            report["rows"].append(row | {"command": report["command"]})
+            _print_row(row)
             yield report
+
+
+def with_earlier_rows(report: dict[str, Any], earlier: dict[str, Any]) -> dict[str, Any]:
+    """The report, and in it what an earlier sitting on the same machine measured of other jobs."""
+    if any(report[key] != earlier.get(key) for key in ("processor", "gpu", "cores", "torch")):
+        return report
+    rows = {(row["model"], row["case"]): row for row in (*earlier["rows"], *report["rows"])}
+    return report | {"rows": [rows[job] for job in product(MODELS, METHODS) if job in rows]}
 
 
 def _print_row(row: dict[str, Any]) -> None:
@@ -106,7 +123,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--scaling", action="store_true", help="the scaling curves instead of the comparison")
     parser.add_argument("--contenders", nargs="+", choices=CONTENDERS)
-    parser.add_argument("--models", nargs="+", choices=["mlp", "lenet5", "resnet18"])
+    parser.add_argument("--models", nargs="+", choices=MODELS)
     parser.add_argument("--cases", nargs="+", default=list(METHODS), choices=list(METHODS))
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--precision", default="float32", choices=list(TOLERANCES))
@@ -134,8 +151,11 @@ def main() -> None:
     unusual = [options.precision] * (options.precision != "float32")
     unusual += [f"{options.clients}-clients"] * (options.clients != Settings.clients)
     path = options.out / f"{'-'.join([name, options.device, *unusual])}.json"
+    earlier = json.loads(path.read_text("utf-8")) if path.exists() else {}
     text = ""
     for report in reports:  # what is measured stays, also where the rest is interrupted
+        if not options.scaling:
+            report = with_earlier_rows(report, earlier)
         path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
         text = write_report(path)
     print(text, f"\n{path} and the table and plot beside it", sep="")

@@ -33,7 +33,7 @@ def write_report(path: Path) -> str:
 def update_docs() -> None:
     """The part of docs/performance.md between the marks, from all results there are."""
     parts = []
-    for path in sorted(RESULTS.glob("bench-*.json")) + sorted(RESULTS.glob("scaling-*.json")):
+    for path in sorted(RESULTS.glob("bench-cpu*.json")) + sorted(RESULTS.glob("scaling-*.json")):
         report = json.loads(path.read_text("utf-8"))
         shutil.copy(path.with_suffix(".svg"), DOCS / "figures" / f"{path.stem}.svg")
         if "rows" in report:
@@ -48,6 +48,8 @@ def update_docs() -> None:
                 "Seconds a round and memory",
             )
         parts += [*text, f"![{what}](figures/{path.stem}.svg)"]
+    if on_gpu := [json.loads(path.read_text("utf-8")) for path in sorted(RESULTS.glob("bench-cuda*.json"))]:
+        parts.append("\n".join(_gpu(on_gpu)))
     page = DOCS / "performance.md"
     before, _, rest = page.read_text("utf-8").partition(BEGIN)
     _, mark, after = rest.partition(END)
@@ -56,9 +58,44 @@ def update_docs() -> None:
     page.write_text("\n\n".join([before + BEGIN, *parts, END]) + after, encoding="utf-8")
 
 
+def _gpu(reports: Sequence[dict[str, Any]]) -> list[str]:
+    """The vectorised engine on a GPU, one row a job of all files."""
+    header = "job", "clients", "precision", "client steps/s", "images/s", "of the GPU's rate", "memory, MB"
+    lines = ["### On a GPU", "", _table_row(header), "|---" * len(header) + "|"]
+    jobs = [(report, row) for report in reports for row in report["rows"]]
+    for report, row in sorted(jobs, key=lambda job: (title(job[1]), job[1]["clients"], job[1]["precision"])):
+        found = row["contenders"]["vectorised"]
+        peak = max(other["gemm_operations_per_second"] for other in report["rows"])
+        cells = [
+            title(row),
+            f"{row['clients']:,}",
+            row["precision"],
+            f"{found['steps_per_second']:,.0f}",
+            f"{found['images_per_second']:,.0f}",
+            f"{found['operations_per_second'] / peak:.0%}",
+            f"{found['cuda_bytes'] / 1e6:,.0f}",
+        ]
+        lines.append(_table_row(cells))
+    rates = {row["precision"]: row["gemm_operations_per_second"] / 1e12 for _, row in jobs}
+    shown = ", ".join(f"{rate:,.0f} TFLOP/s in {precision}" for precision, rate in sorted(rates.items()))
+    first = jobs[0][1]
+    lines += [
+        "",
+        f"{first['cells']} cells, batch {first['batch_size']}, {first['local_steps']} local steps, {first['edge_rounds']} "
+        "edge rounds; whole global rounds, the best of a few, without the evaluation. The GPU's own rate is that of one "
+        f"large product: {shown}.",
+        "",
+        *dict.fromkeys(f"- {_machine(report)}" for report in reports),
+    ]
+    return lines
+
+
 def _machine(report: dict[str, Any]) -> str:
     where = report["gpu"] or f"{report['cores']} cores of {report['processor'] or report['machine']}"
-    return f"{where}, torch {report['torch']}, Python {report['python']}; `{report['command']}`."
+    rows = report.get("rows", ())
+    commands = dict.fromkeys([row.get("command", report["command"]) for row in rows] or [report["command"]])
+    shown = ", ".join(f"`{command}`" for command in commands)
+    return f"{where}, torch {report['torch']}, Python {report['python']}; {shown}."
 
 
 def _comparison(report: dict[str, Any]) -> str:
@@ -108,11 +145,13 @@ def _comparison(report: dict[str, Any]) -> str:
 
 def _job(report: dict[str, Any], peak: float) -> str:
     first = report["rows"][0]
+    memory = "that of the whole process tree in one more edge round, pages that processes share counted once"
+    if report["gpu"]:
+        memory = "what tensors took on the GPU at the most"
     return (
         f"{first['clients']:,} clients in {first['cells']} cells, batch {first['batch_size']}, {first['local_steps']} "
         f"local steps, {first['edge_rounds']} edge rounds, {first['precision']}. Best turn of each. The machine's own "
-        f"rate, of one large product on all cores: {peak / 1e9:,.0f} GFLOP/s. Memory is that of the whole process tree "
-        "in one more edge round, pages that processes share counted once."
+        f"rate, of one large product: {peak / 1e9:,.0f} GFLOP/s. Memory is {memory}."
     )
 
 

@@ -57,3 +57,17 @@ def test_memory_and_processor_time_are_those_of_the_whole_tree(monkeypatch: pyte
         assert tree_memory(process.pid) > 2**26
         assert cpu_seconds(process.pid) > 0
         process.communicate("\n")
+
+
+def test_a_job_measured_again_replaces_its_row_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    from bench import with_earlier_rows
+
+    def report(gpu: str, **seconds: int) -> dict[str, object]:
+        rows = [{"model": "mlp", "case": case, "seconds": value} for case, value in seconds.items()]
+        return {"processor": "p", "gpu": gpu, "cores": 2, "torch": "2", "rows": rows}
+
+    again = report("a", full=3)
+    assert with_earlier_rows(again, report("a", hist=1, full=2)) == report("a", full=3, hist=1)
+    assert with_earlier_rows(again, report("b", hist=1, full=2)) == again
+    assert with_earlier_rows(again, {}) == again
