@@ -77,7 +77,20 @@ def make_dense_model() -> nn.Module:
     return nn.Sequential(*layers).double()
 
 
-@pytest.mark.parametrize("model", [make_model, make_dense_model])
+def make_model_with_dropout() -> nn.Module:
+    torch.manual_seed(5)
+    layers = (
+        nn.Conv2d(1, 8, 3),
+        nn.Dropout2d(0.2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(288, 16),
+        nn.Dropout(0.4),
+    )
+    return nn.Sequential(*layers, nn.ReLU(), nn.Linear(16, 3)).double()
+
+
+@pytest.mark.parametrize("model", [make_model, make_dense_model, make_model_with_dropout])
 @pytest.mark.parametrize(
     "settings",
     [

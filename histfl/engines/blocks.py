@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from histfl.network.network import Ints
 from histfl.partition import State
 from histfl.training import CellJob, Task
 from histfl.training.batches import batches_of_clients, variants_of_clients
+from histfl.training.dropout import key_names, step_keys
 
 
 @dataclass(frozen=True)
@@ -114,22 +115,54 @@ def _stack(states: Sequence[tuple[State, int]]) -> State:
     }
 
 
+class Drawn(NamedTuple):
+    """What chance gives the clients of a block: the samples of their batches, [step, client, batch], and the keys of
+    the model's random layers, [step, client], where it has any.
+
+    With augmentation, variant v of sample i is number v * len(data) + i.
+    """
+
+    indices: torch.Tensor
+    keys: torch.Tensor | None
+
+    def at(self, steps: slice | torch.Tensor) -> Drawn:
+        """Of some steps alone."""
+        return Drawn(self.indices[steps], None if self.keys is None else self.keys[steps])
+
+
 class Samples:
     """The task's data and who holds what, on the data's device; safe to read from several threads."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
+        self.key_names = key_names(task.model)
         device = task.data.inputs.device
         self._order = torch.from_numpy(task.split.order).to(device)
         # Rows of one axis: torch copies them faster than rows of many.
         self._rows = task.data.inputs.reshape(len(task.data), -1)
         put_in_large_pages(self._rows)
 
-    def indices(self, block: Block, edge_rounds: int = 1) -> torch.Tensor:
-        """The samples of every client's batches, [step, client, batch], from the block's edge round on.
+    def draw(self, block: Block, edge_rounds: int = 1) -> Drawn:
+        """For the steps of the block's edge round and those after it."""
+        return Drawn(self._indices(block, edge_rounds), self._keys(block, edge_rounds))
 
-        With augmentation, variant v of sample i is number v * len(data) + i.
-        """
+    def room_for_keys(self, clients: int) -> tuple[torch.Tensor, State]:
+        """A tensor [client] for the keys of the step at hand, and the constants that read it."""
+        key = torch.zeros(clients, dtype=torch.int64, device=self._order.device)
+        return key, dict.fromkeys(self.key_names, key)
+
+    def _keys(self, block: Block, edge_rounds: int) -> torch.Tensor | None:
+        if not self.key_names:
+            return None
+        part, steps = block[0], self.task.local.local_steps
+        return step_keys(
+            self.task.seeds.key("layers", part.job.round),
+            moved(torch.from_numpy(np.concatenate([part.clients for part in block])), self._order.device),
+            first_step=part.edge_round * steps,
+            steps=edge_rounds * steps,
+        )
+
+    def _indices(self, block: Block, edge_rounds: int) -> torch.Tensor:
         task, part = self.task, block[0]
         local, device = task.local, self._order.device
         clients = np.concatenate([part.clients for part in block])
@@ -159,16 +192,20 @@ class Samples:
             )
         return samples.transpose(0, 1).contiguous()
 
-    def batches(self, indices: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Inputs [client, batch, ...] and targets [client, batch] of one step after another.
+    def batches(self, drawn: Drawn, key: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Inputs [client, batch, ...] and targets [client, batch] of one step after another, while `key` [client] has
+        that step's keys.
 
         All steps share one buffer, so that the samples stay in cache: use a batch before the next.
         """
+        indices, keys = drawn
         inputs, targets, augment = self.task.data.inputs, self.task.data.targets, self.task.augment
         shape = indices.shape[1:]
         buffer = self._rows.new_empty(shape.numel(), self._rows.shape[1])
         view = buffer.view(*shape, *inputs.shape[1:])
-        for step in indices.flatten(start_dim=1):
+        for number, step in enumerate(indices.flatten(start_dim=1)):
+            if keys is not None:
+                key.copy_(keys[number])
             if augment is None:
                 torch.index_select(self._rows, 0, step, out=buffer)
                 yield view, targets.index_select(0, step).view(shape)

@@ -19,7 +19,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from histfl.engines.blocks import Block, Samples, Way, num_clients
+from histfl.engines.blocks import Block, Drawn, Samples, Way, num_clients
 from histfl.partition import State
 from histfl.training import Task
 
@@ -73,10 +73,7 @@ class CapturedTrainer:
         self._ways = tuple(ways)
         self._recordings: OrderedDict[object, _Recording] = OrderedDict()
         self._most: int | None = None
-        self._drawn: tuple[int, dict[object, torch.Tensor]] = (
-            -1,
-            {},
-        )  # of a global round, by its length and clients
+        self._drawn: tuple[int, dict[object, Drawn]] = -1, {}  # of a global round, by its length and clients
 
     def clients_at_once(self, start: State) -> int | None:
         return self._most
@@ -89,26 +86,26 @@ class CapturedTrainer:
                 self._most = max(1, num_clients(block) // 2)
                 raise
         else:
-            return recording.replay(block, self._indices(block))
+            return recording.replay(block, self._draw(block))
         self._recordings.clear()  # it may fit without the others
         torch.cuda.empty_cache()
         return self.train(block)
 
-    def _indices(self, block: Block) -> torch.Tensor:
-        """The samples [step, client, batch] of the block's edge round; drawn for a whole global round where
-        the same clients take part in all of it, since it takes as many kernels as one edge round."""
+    def _draw(self, block: Block) -> Drawn:
+        """For the block's edge round; drawn for a whole global round where the same clients take part in all of
+        it, since it takes as many kernels as one edge round."""
         part, steps = block[0], self.task.local.local_steps
         schedules = [part.job.schedule.arrived for part in block]
         if not all(np.array_equal(clients, arrived[0]) for arrived in schedules for clients in arrived):
-            return self.samples.indices(block)
+            return self.samples.draw(block)
         if self._drawn[0] != part.job.round:
             self._drawn = part.job.round, {}
         edge_rounds, drawn = len(schedules[0]), self._drawn[1]
         key = edge_rounds, *(part.clients.tobytes() for part in block)
         if key not in drawn:
             whole = [replace(part, edge_round=0) for part in block]
-            drawn[key] = self.samples.indices(whole, edge_rounds=edge_rounds)
-        return drawn[key][part.edge_round * steps :][:steps]
+            drawn[key] = self.samples.draw(whole, edge_rounds=edge_rounds)
+        return drawn[key].at(slice(part.edge_round * steps, (part.edge_round + 1) * steps))
 
     def _recording(self, block: Block) -> _Recording:
         room = rounded_up(num_clients(block))
@@ -158,14 +155,18 @@ class _Recording:
         local, device = samples.task.local, samples.task.data.inputs.device
         part = block[0]
         self.state = {name: way.placed(name, _roomy(x, room)) for name, x in part.state.items()}
-        self.constants = {name: _roomy(x, room) for name, x in part.job.constants.items()}
+        self.key, keyed = samples.room_for_keys(room)
+        self.constants = {name: _roomy(x, room) for name, x in part.job.constants.items()} | keyed
         self.velocity = (
             {name: torch.zeros_like(x) for name, x in self.state.items()} if local.momentum else {}
         )
         self.losses = torch.zeros(room, device=device)
         self.step = torch.zeros(1, dtype=torch.int64, device=device)
-        shape = (local.local_steps, room, local.batch_size)
-        self.indices = torch.zeros(shape, dtype=torch.int64, device=device)
+        shape = local.local_steps, room
+        self.drawn = Drawn(
+            torch.zeros(*shape, local.batch_size, dtype=torch.int64, device=device),
+            torch.zeros(shape, dtype=torch.int64, device=device) if keyed else None,
+        )
 
         # The next few steps follow from one launch, which takes the host as long as several small kernels.
         self.steps_each = max(n for n in range(1, way.steps_a_launch + 1) if local.local_steps % n == 0)
@@ -175,20 +176,21 @@ class _Recording:
     def _steps(self, way: Way, samples: Samples) -> Callable[[], None]:
         """What is recorded. It holds the tensors and not the recording, which is then freed when dropped."""
         state, constants, velocity = self.state, self.constants, self.velocity
-        step, indices, total, each = self.step, self.indices, self.losses, self.steps_each
+        step, drawn, key = self.step, self.drawn, self.key
+        total, each = self.losses, self.steps_each
         following = torch.arange(each, device=step.device)
 
         def steps() -> None:
-            chosen = indices.index_select(0, step + following)
+            chosen = drawn.at(step + following)
             # New leaves: autograd waits for the stream on which a leaf was first used.
             leaves = {name: tensor.detach().requires_grad_() for name, tensor in state.items()}
-            _, losses = way.steps(leaves, constants, samples.batches(chosen), velocity or None)
+            _, losses = way.steps(leaves, constants, samples.batches(chosen, key), velocity or None)
             total.add_(losses)
             step.add_(each)
 
         return steps
 
-    def replay(self, block: Block, indices: torch.Tensor) -> tuple[State, torch.Tensor]:
+    def replay(self, block: Block, drawn: Drawn) -> tuple[State, torch.Tensor]:
         """The clients' models after all steps, and the sums of their losses."""
         first = 0
         for part in block:
@@ -199,9 +201,11 @@ class _Recording:
                     new = [tensor.expand_as(row) for tensor, row in zip(given.values(), kept, strict=True)]
                     torch._foreach_copy_(kept, new)
             first = rows.stop
-        self.indices[:, :first].copy_(indices)
+        self.drawn.indices[:, :first].copy_(drawn.indices)
+        if self.drawn.keys is not None and drawn.keys is not None:
+            self.drawn.keys[:, :first].copy_(drawn.keys)
         self._restart()
-        for _ in range(len(indices) // self.steps_each):
+        for _ in range(len(drawn.indices) // self.steps_each):
             self.replay_steps()
         models = {name: tensor[:first].clone() for name, tensor in self.state.items()}
         return models, self.losses[:first].clone()

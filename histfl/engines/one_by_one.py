@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from histfl.engines.blocks import Block, Samples
+from histfl.engines.blocks import Batches, Block, Samples
 from histfl.engines.pooling import pool_across_images
 from histfl.engines.updates import StackedSGD
 from histfl.partition import State
@@ -31,7 +31,9 @@ class OneByOneTrainer:
     def train(self, block: Block) -> tuple[State, torch.Tensor]:
         (part,) = block
         state = {name: tensor.detach().clone().requires_grad_() for name, tensor in part.state.items()}
-        tensors = {f"model.{name}": tensor for name, tensor in {**state, **part.job.constants}.items()}
+        key, keyed = self.samples.room_for_keys(1)
+        constants = part.job.constants | {name: tensor[0] for name, tensor in keyed.items()}
+        tensors = {f"model.{name}": tensor for name, tensor in {**state, **constants}.items()}
         try:
             copy = self._copies.get_nowait()
         except Empty:
@@ -39,17 +41,19 @@ class OneByOneTrainer:
             pool_across_images(copy)
 
         def steps(model: nn.Module) -> torch.Tensor:
-            return self._steps(model, block, tuple(state.values()))
+            return self._steps(
+                model, self.samples.batches(self.samples.draw(block), key), tuple(state.values())
+            )
 
         # One call for all steps: the module holds the client's tensors meanwhile.
         total: torch.Tensor = functional_call(copy, tensors, (steps,))
         self._copies.put(copy)
         return {name: tensor.detach().unsqueeze(0) for name, tensor in state.items()}, total.view(1)
 
-    def _steps(self, model: nn.Module, block: Block, state: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    def _steps(self, model: nn.Module, batches: Batches, state: tuple[torch.Tensor, ...]) -> torch.Tensor:
         sgd = StackedSGD([tensor.detach().unsqueeze(0) for tensor in state], self.task.local)
         total = torch.zeros((), device=state[0].device)
-        for inputs, targets in self.samples.batches(self.samples.indices(block)):
+        for inputs, targets in batches:
             value = self.task.loss(model(inputs[0]), targets[0])
             gradients = torch.autograd.grad(value, state, materialize_grads=True)
             sgd.step([gradient.unsqueeze(0) for gradient in gradients])

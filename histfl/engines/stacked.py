@@ -12,6 +12,7 @@ from histfl.engines.blocks import (
     Batches,
     Block,
     Samples,
+    num_clients,
     stacked_constants,
     stacked_start,
 )
@@ -64,8 +65,9 @@ class StackedTrainer:
 
     def train(self, block: Block) -> tuple[State, torch.Tensor]:
         start = {name: self.placed(name, x).requires_grad_() for name, x in stacked_start(block).items()}
-        batches = self.samples.batches(self.samples.indices(block))
-        return self.steps(start, stacked_constants(block), batches)
+        key, keyed = self.samples.room_for_keys(num_clients(block))
+        batches = self.samples.batches(self.samples.draw(block), key)
+        return self.steps(start, stacked_constants(block) | keyed, batches)
 
     def steps(
         self, start: State, constants: State, batches: Batches, velocity: State | None = None

@@ -21,6 +21,7 @@ from histfl.engines.room import Axes, whole
 from histfl.engines.stacked_conv import Geometry, StackedConv2d, stacked_conv2d
 from histfl.engines.stacked_graph import is_relu
 from histfl.engines.stacked_linear import InPlaceSGD, StackedLinear, StepsItself, stacked_linear
+from histfl.training.dropout import dropout_scales, keyed_dropout
 
 
 class Link(Protocol):
@@ -76,6 +77,8 @@ def chain_of(module: fx.GraphModule) -> Chain | None:
             # The largest entry first and ReLU then is the same, with the same gradient, and less to do.
             last = len(plans) - 1 if plans and plans[-1].make is _Relu else len(plans)
             plans.insert(last, pool)
+        elif node.target is keyed_dropout:
+            plans.append(LinkPlan(partial(_Dropout, node.args[2:]), (_name(node.args[1]),)))
         elif node.all_input_nodes == [value]:
             plans.append(LinkPlan(_link(module, node, value)))
         else:  # a function of tensors too
@@ -119,6 +122,20 @@ class _Flatten:
 
     def for_inputs(self, gradient: torch.Tensor) -> torch.Tensor:
         return gradient.reshape(self.shape)
+
+
+class _Dropout:
+    trained = False
+
+    def __init__(self, how: tuple[int, float, bool], keys: torch.Tensor) -> None:
+        self.how, self.keys = how, keys
+
+    def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.scales = dropout_scales(inputs, self.keys, *self.how)
+        return inputs * self.scales
+
+    def for_inputs(self, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient * self.scales
 
 
 class _Other:

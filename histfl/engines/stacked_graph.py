@@ -20,6 +20,7 @@ from histfl.engines.pooling import pool_of, stacked_max_pool2d
 from histfl.engines.stacked_conv import geometry_of, stacked_conv2d
 from histfl.engines.stacked_linear import LayerCall, stacked_linear
 from histfl.partition import State
+from histfl.training.dropout import KeyedDropout, keyed_dropout
 
 Rewritten = tuple[Callable[..., Any], tuple[Any, ...]]  # a stacked layer, and what it takes last
 
@@ -74,7 +75,7 @@ class StackedGraph:
         model = _out_of_place(model)
         names = {id(parameter): name for name, parameter in model.named_parameters()}
         try:
-            source = fx.symbolic_trace(model).graph
+            source = fx.GraphModule(model, _Tracer().trace(model)).graph
         except Exception as error:  # a user's forward may fail under tracing in any way
             raise Unstackable(str(error)) from None
         source.eliminate_dead_code()
@@ -98,6 +99,13 @@ class StackedGraph:
     ) -> torch.Tensor:
         outputs: torch.Tensor = self.module(inputs, tensors, calls)
         return outputs
+
+
+class _Tracer(fx.Tracer):
+    """Sees a dropout layer as one."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return type(m) is KeyedDropout or super().is_leaf_module(m, module_qualified_name)
 
 
 def shared_tensors(model: nn.Module, clients: int, given: State) -> State:
@@ -160,6 +168,10 @@ class _Rewriter:
             return self.graph.call_module(str(node.target), (inputs,))
         if type(module) is nn.Flatten and (module.start_dim, module.end_dim) == (1, -1):
             return self.graph.call_function(torch.flatten, (inputs, 2))
+        if type(module) is KeyedDropout:
+            key = self.graph.call_function(operator.getitem, (self.tensors, f"{node.target}.key"))
+            how = module.layer, module.p, module.whole_channels
+            return self.graph.call_function(keyed_dropout, (inputs, key, *how))
         if type(module) is nn.Linear:
             return self.graph.call_function(
                 stacked_linear, (inputs, *self._affine(module), self._calls(module))

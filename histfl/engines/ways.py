@@ -21,6 +21,7 @@ from histfl.engines.streamed import StreamedSteps
 from histfl.engines.vmapped import VmappedSteps
 from histfl.partition import State
 from histfl.training import Task, client_steps
+from histfl.training.dropout import key_names
 from histfl.training.precision import products
 
 TRIED_SAMPLES, TRIES = 8, 3
@@ -109,13 +110,13 @@ def _two_clients(task: Task) -> State:
     }
 
 
-def _one_step(task: Task, stacked: State, batch: _Batch) -> tuple[State, torch.Tensor]:
+def _one_step(task: Task, stacked: State, constants: State, batch: _Batch) -> tuple[State, torch.Tensor]:
     """What the reference path makes of one step of the two clients: models [client, ...], losses [client]."""
     ends = [
         client_steps(
             task.model,
             {name: tensor[i] for name, tensor in stacked.items()},
-            {},
+            {name: tensor[i] for name, tensor in constants.items()},
             [batch],
             loss=task.loss,
             training=task.local,
@@ -152,17 +153,18 @@ def _agrees_on(batch: _Batch, way: Way, trial: Task) -> bool:
     start = _two_clients(trial)
     state = {name: way.placed(name, tensor.clone()) for name, tensor in start.items()}
     inputs, targets = (half.expand(2, *half.shape).contiguous() for half in batch)
+    keys = dict.fromkeys(key_names(trial.model), torch.arange(2, device=inputs.device))
     losses = torch.zeros(2, device=inputs.device)
 
     def step() -> None:
         leaves = {name: tensor.detach().requires_grad_() for name, tensor in state.items()}
-        losses.copy_(way.steps(leaves, {}, [(inputs, targets)])[1])
+        losses.copy_(way.steps(leaves, keys, [(inputs, targets)])[1])
 
     replay = record(step, losses.device)
     for name, tensor in start.items():
         state[name].copy_(tensor)
     replay()
-    return _same(start, (state, losses), _one_step(trial, start, batch))
+    return _same(start, (state, losses), _one_step(trial, start, keys, batch))
 
 
 def _same(start: State, found: tuple[State, torch.Tensor], expected: tuple[State, torch.Tensor]) -> bool:

@@ -25,6 +25,7 @@ from histfl.network import Network, spread_evenly
 from histfl.partition import plan, training_copy
 from histfl.seeds import Seeds
 from histfl.training import Engine, Hist, LocalTraining, Participation, Task, Uplink
+from histfl.training.dropout import key_dropout
 from histfl.training.jobs import Loss
 from histfl.training.methods import METHODS
 from histfl.wireless.channels import Channel, PathLoss, Rayleigh, Rician
@@ -215,8 +216,10 @@ def build(
     )
     shared = config.method.shared if method.overlapping else 0.0
     settings = config.training
+    copy = training_copy(model)
+    key_dropout(copy, train.inputs[:EXAMPLES])
     task = Task(
-        model=training_copy(model),
+        model=copy,
         data=train,
         split=build_split(config, train, network),
         local=LocalTraining(

@@ -10,6 +10,7 @@ from torch.func import functional_call
 from histfl.partition import State
 from histfl.seeds import lent_to_layers
 from histfl.training import Task
+from histfl.training.dropout import key_names
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,10 @@ class Objective:
         task = self.task
         device = task.data.inputs.device
         samples = batch.samples.to(device)
+        keys = dict.fromkeys(key_names(task.model), torch.tensor(batch.layers_seed, device=device))
         with lent_to_layers(batch.layers_seed, device):
             outputs = functional_call(
-                task.model, {**self.trained, **self.constants}, (task.data.inputs[samples],)
+                task.model, {**self.trained, **self.constants, **keys}, (task.data.inputs[samples],)
             )
         return task.loss(outputs, task.data.targets[samples])
 

@@ -9,6 +9,7 @@ import torch
 from histfl.partition import State
 from histfl.seeds import lent_to_layers
 from histfl.training.batches import client_batches, variants_of_clients
+from histfl.training.dropout import key_names, step_keys
 from histfl.training.jobs import CellJob, CellResult
 from histfl.training.local import client_steps
 
@@ -58,12 +59,21 @@ def _train_clients(
     """The arrived clients' models after their local steps, in chunks of one client."""
     task = job.task
     device = task.data.inputs.device
+    names = key_names(task.model)
     for position in job.schedule.arrived[edge_round]:
         client = job.cell.first_client + int(position)
         batches = _batches(job, client, edge_round)
+        key = torch.zeros((), dtype=torch.int64, device=device)
+        if names:
+            batches = _with_keys(batches, key, job, client, edge_round)
         with lent_to_layers(task.seeds.key("layers", job.round, edge_round, client), device):
             final, loss = client_steps(
-                task.model, state, job.constants, batches, loss=task.loss, training=task.local
+                task.model,
+                state,
+                job.constants | dict.fromkeys(names, key),
+                batches,
+                loss=task.loss,
+                training=task.local,
             )
         losses.append(loss)
         yield {name: tensor.unsqueeze(0) for name, tensor in final.items()}
@@ -88,3 +98,21 @@ def _batches(job: CellJob, client: int, edge_round: int) -> Iterator[tuple[torch
     (variants,) = variants_of_clients(key, number, task.augment.num_variants, **steps)
     for step, chosen in zip(indices, variants, strict=True):
         yield task.augment.apply(task.data.inputs[step], chosen), task.data.targets[step]
+
+
+def _with_keys(
+    batches: Iterable[tuple[torch.Tensor, torch.Tensor]],
+    key: torch.Tensor,
+    job: CellJob,
+    client: int,
+    edge_round: int,
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """The batches, with the step's own number in `key`, which the random layers read."""
+    steps = job.task.local.local_steps
+    number = torch.tensor([client], device=key.device)
+    keys = step_keys(
+        job.task.seeds.key("layers", job.round), number, first_step=edge_round * steps, steps=steps
+    )
+    for batch, own in zip(batches, keys, strict=True):
+        key.copy_(own[0])
+        yield batch

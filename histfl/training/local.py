@@ -45,7 +45,8 @@ def client_steps(
 ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
     """One client's model after a step on each batch, and the sum of the batch losses.
 
-    The compact tensors are run through the original module, so no submodel is ever rebuilt.
+    The compact tensors are run through the original module, so no submodel is ever rebuilt. `constants` are read
+    anew at every batch: the keys of random layers change.
     """
     state = {name: tensor.detach().clone().requires_grad_() for name, tensor in start.items()}
     velocity: list[torch.Tensor] = []

@@ -116,7 +116,38 @@ class InPlace(nn.Module):
 
 
 def with_dropout() -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(12, 9), nn.ReLU(), nn.Dropout(0.3), nn.Linear(9, 3))
+    layers = nn.Linear(12, 9), nn.Dropout(0.3), nn.ReLU(), nn.Linear(9, 7), nn.ReLU(), nn.Dropout(0.6)
+    return nn.Sequential(nn.Flatten(), *layers, nn.Linear(7, 3))
+
+
+class DropoutOfChannels(nn.Module):
+    """A user's own with dropout in a module of its own, of whole channels, and around a residual sum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(
+            nn.Conv2d(1, 6, 3, padding=1), nn.BatchNorm2d(6), nn.Dropout2d(0.4), nn.ReLU()
+        )
+        self.inner, self.drop = nn.Conv2d(6, 8, 3, padding=1), nn.Dropout(0.2)
+        self.back = nn.Conv2d(8, 6, 1)
+        self.leave = nn.Linear(6 * 6 * 6, 3)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        stream = self.stem(images)
+        return self.leave(torch.flatten(stream + self.back(self.drop(torch.relu(self.inner(stream)))), 1))
+
+
+class DropoutTwice(nn.Module):
+    """A user's own that calls one dropout layer in two places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.inner, self.leave = nn.Linear(12, 9), nn.Linear(9, 9), nn.Linear(9, 3)
+        self.drop = nn.Dropout(0.3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden = self.drop(torch.relu(self.enter(inputs.flatten(1))))
+        return self.leave(self.drop(torch.relu(self.inner(hidden))))
 
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
@@ -131,6 +162,8 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "tied weights": (TiedWeights, (12,)),
     "in place": (InPlace, (12,)),
     "dropout": (with_dropout, (12,)),
+    "dropout of channels": (DropoutOfChannels, (1, 6, 6)),
+    "dropout twice": (DropoutTwice, (12,)),
 }
 
 

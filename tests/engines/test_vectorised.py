@@ -1,5 +1,6 @@
 """The parts of the vectorised engine, each against what torch or the reference engine computes."""
 
+import warnings
 from collections.abc import Callable
 from itertools import chain, pairwise
 
@@ -48,7 +49,9 @@ WAYS: dict[str, type[Trainer] | None] = {
     "lenet5": StackedTrainer,
     "resnet18": OneByOneTrainer,
     "convolutional residual": OneByOneTrainer,
-    "dropout": None,
+    "dropout": StackedTrainer,
+    "dropout of channels": OneByOneTrainer,
+    "dropout twice": None,
 }
 
 
@@ -64,6 +67,15 @@ def test_the_way_is_chosen_by_what_the_model_can_do(model: str, caplog: pytest.L
 def test_a_loss_that_torch_cannot_batch_is_computed_client_by_client() -> None:
     task = make_experiment("mlp", loss=F.multi_margin_loss).hist.task
     assert type(choose_trainer(task)) is OneByOneTrainer
+
+
+def test_a_model_that_warns_goes_the_same_way() -> None:
+    def warning(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        warnings.warn("the first call of something", stacklevel=1)
+        return F.cross_entropy(outputs, targets)
+
+    with warnings.catch_warnings(action="ignore"):
+        assert type(choose_trainer(make_experiment("mlp", loss=warning).hist.task)) is StackedTrainer
 
 
 def test_a_module_with_a_memory_of_its_own_is_left_to_the_reference_engine() -> None:
@@ -148,6 +160,10 @@ class SmallMemory:
         ("convolutional residual", recorded(VmappedSteps), {}),
         ("convolutional residual", recorded(StreamedSteps), {"momentum": 0.3, "clip_norm": 0.5}),
         ("resnet18", recorded(StreamedSteps), {}),
+        ("dropout", recorded(StackedTrainer), {}),
+        ("dropout", recorded(StackedTrainer), {"momentum": 0.3}),
+        ("dropout of channels", recorded(VmappedSteps), {}),
+        ("dropout of channels", recorded(StreamedSteps), {}),
     ],
 )
 def test_cells_in_step_as_on_a_gpu(
