@@ -60,7 +60,7 @@ def random_uniform(key: int, *coordinates: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def lent_to_layers(key: int, device: torch.device) -> Iterator[None]:
-    """Dropout and initialisers draw from torch's global generators: lend them a stream for a while.
+    """Random layers and initialisers draw from torch's global generators: lend them a stream for a while.
 
     Afterwards the global generators are as they were.
     """

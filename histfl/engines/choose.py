@@ -27,7 +27,7 @@ def choose_engine(name: str, task: Task, memory_gb: float | None = None) -> Engi
     if engine.supports(task):
         return engine
     _log.warning(
-        "the clients train one after another (engine reference, slow): no fast way fits the model; one that draws "
-        "random numbers, as dropout does, or changes a buffer has none"
+        "the clients train one after another (engine reference, slow): no fast way fits the model. One that changes "
+        "a buffer or draws random numbers has none, but for dropout: give every place a dropout layer of its own"
     )
     return ReferenceEngine()

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Protocol, cast
 
 import torch
-from torch import fx
+from torch import fx, nn
 
 from histfl.engines.losses import StackedLoss
 from histfl.engines.pooling import Pool, StackedMaxPool2d, stacked_max_pool2d
@@ -77,6 +77,8 @@ def chain_of(module: fx.GraphModule) -> Chain | None:
             # The largest entry first and ReLU then is the same, with the same gradient, and less to do.
             last = len(plans) - 1 if plans and plans[-1].make is _Relu else len(plans)
             plans.insert(last, pool)
+        elif node.op == "call_module" and type(module.get_submodule(str(node.target))) is nn.Identity:
+            pass
         elif node.target is keyed_dropout:
             plans.append(LinkPlan(partial(_Dropout, node.args[2:]), (_name(node.args[1]),)))
         elif node.all_input_nodes == [value]:

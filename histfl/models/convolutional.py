@@ -13,30 +13,34 @@ from torch import nn
 from histfl.errors import UsageError
 
 
-def lenet5(input_shape: Sequence[int], num_classes: int) -> nn.Module:
-    """LeNet-5 for 28 x 28 or 32 x 32 images: convolutions of 6 and 16 channels, 120 and 84 neurons.
+def lenet5(input_shape: Sequence[int], num_classes: int, dropout: float = 0.0) -> nn.Module:
+    """LeNet-5 for 28 x 28 or 32 x 32 images: convolutions of 6 and 16 channels, 120 and 84 neurons (with dropout, with
+    that probability).
 
     With one input channel and ten classes: 2,572 convolution and 59,134 fully connected parameters.
     """
     channels, height, width = _image(input_shape)
     if height != width or height not in (28, 32):
         raise UsageError(f"lenet5 takes images of 28 x 28 or 32 x 32, not {height} x {width}; resize them")
-    return nn.Sequential(
-        OrderedDict(
-            conv1=nn.Conv2d(channels, 6, 5, padding=2 if height == 28 else 0),
-            relu1=nn.ReLU(),
-            pool1=nn.MaxPool2d(2),
-            conv2=nn.Conv2d(6, 16, 5),
-            relu2=nn.ReLU(),
-            pool2=nn.MaxPool2d(2),
-            flatten=nn.Flatten(),
-            fc1=nn.Linear(400, 120),
-            relu3=nn.ReLU(),
-            fc2=nn.Linear(120, 84),
-            relu4=nn.ReLU(),
-            output=nn.Linear(84, num_classes),
-        )
+    layers: OrderedDict[str, nn.Module] = OrderedDict(
+        conv1=nn.Conv2d(channels, 6, 5, padding=2 if height == 28 else 0),
+        relu1=nn.ReLU(),
+        pool1=nn.MaxPool2d(2),
+        conv2=nn.Conv2d(6, 16, 5),
+        relu2=nn.ReLU(),
+        pool2=nn.MaxPool2d(2),
+        flatten=nn.Flatten(),
+        fc1=nn.Linear(400, 120),
+        relu3=nn.ReLU(),
+        dropout1=nn.Dropout(dropout),
+        fc2=nn.Linear(120, 84),
+        relu4=nn.ReLU(),
+        dropout2=nn.Dropout(dropout),
+        output=nn.Linear(84, num_classes),
     )
+    if not dropout:
+        del layers["dropout1"], layers["dropout2"]
+    return nn.Sequential(layers)
 
 
 class BasicBlock(nn.Module):

@@ -75,7 +75,7 @@ def key_dropout(model: nn.Module, examples: torch.Tensor) -> None:
         if calls[layer] == 1:
             owner, _, leaf = name.rpartition(".")
             kind = _WHOLE_CHANNELS[type(layer)]
-            keyed = KeyedDropout(layer.p, whole_channels=kind, layer=number)
+            keyed = KeyedDropout(layer.p, whole_channels=kind, layer=number) if layer.p else nn.Identity()
             setattr(model.get_submodule(owner), leaf, keyed.to(examples.device))
 
 

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from torch import nn
 
 from histfl.errors import UsageError
 from histfl.models import build_model
@@ -32,6 +33,22 @@ def test_the_papers_models_are_cut_in_four(
     assert len(planned.groups) == cut
     sizes = planned.sizes(even_counts(planned, 4))
     assert sizes.max() < largest_share * planned.num_parameters
+
+
+@pytest.mark.parametrize(("name", "places"), [("mlp", 1), ("lenet5", 2)])
+def test_dropout_is_an_option(name: str, places: int) -> None:
+    plain, dropping = (
+        build_model(name, options, (1, 28, 28), 10, seed=1) for options in ({}, {"dropout": 0.3})
+    )
+    assert [layer.p for layer in dropping.modules() if isinstance(layer, nn.Dropout)] == [0.3] * places
+    assert not any(isinstance(layer, nn.Dropout) for layer in plain.modules())
+    for (name, left), (other, right) in zip(
+        plain.named_parameters(), dropping.named_parameters(), strict=True
+    ):
+        assert name == other
+        assert torch.equal(left, right)
+    with pytest.raises(UsageError, match="between 0 and 1"):
+        build_model("mlp", {"dropout": 1.3}, (12,), 3, seed=1)
 
 
 def test_weights_come_from_the_seed_and_the_global_generator_stays() -> None:

@@ -67,10 +67,10 @@ class Model(nn.Module):
         super().__init__()
         self.frozen = nn.Sequential(nn.Linear(5, 5), nn.Dropout(0.1)).eval()
         self.once = nn.Sequential(nn.Linear(5, 5), nn.Dropout(0.2))
-        self.twice = nn.Dropout(0.3)
+        self.twice, self.never = nn.Dropout(0.3), nn.Dropout(0.0)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        hidden: torch.Tensor = self.twice(self.once(self.twice(self.frozen(inputs))))
+        hidden: torch.Tensor = self.never(self.twice(self.once(self.twice(self.frozen(inputs)))))
         return hidden
 
 
@@ -85,5 +85,6 @@ def test_layers_that_are_called_once_in_training_are_keyed() -> None:
         KeyedDropout,
         nn.Dropout,
     ]
+    assert type(model.never) is nn.Identity
     assert [model.training, model.frozen.training, model.once[1].training] == [True, False, True]
     assert "once.1.key" not in model.state_dict()
