@@ -14,10 +14,10 @@ from histfl.errors import UsageError
 
 
 def lenet5(input_shape: Sequence[int], num_classes: int, dropout: float = 0.0) -> nn.Module:
-    """LeNet-5 for 28 x 28 or 32 x 32 images: convolutions of 6 and 16 channels, 120 and 84 neurons (with dropout, with
-    that probability).
+    """LeNet-5 for 28 x 28 or 32 x 32 images: convolutions of 6 and 16 channels, 120 and 84 neurons.
 
-    With one input channel and ten classes: 2,572 convolution and 59,134 fully connected parameters.
+    With one input channel and ten classes: 2,572 convolution and 59,134 fully connected parameters. `dropout` is the
+    chance that one of the neurons is left out of a step.
     """
     channels, height, width = _image(input_shape)
     if height != width or height not in (28, 32):

@@ -15,8 +15,10 @@ from histfl.errors import UsageError
 def mlp(
     input_shape: Sequence[int], num_classes: int, hidden: int | Sequence[int] = 300, dropout: float = 0.0
 ) -> nn.Module:
-    """Flatten, hidden layers with ReLU (and dropout, with that probability), output layer: 784-300-10 has 238,510
-    parameters."""
+    """Flatten, hidden layers with ReLU, output layer: 784-300-10 has 238,510 parameters.
+
+    `dropout` is the chance that a hidden neuron is left out of a step.
+    """
     widths = [math.prod(input_shape), *([hidden] if isinstance(hidden, int) else hidden)]
     if min(widths) < 1:
         raise UsageError(f"hidden = {hidden}; every layer needs at least one neuron")
