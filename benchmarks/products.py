@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import torch
 
-from histfl.engines.linear_kernels import linear_kernels
+from histfl.engines.cpu.linear_kernels import linear_kernels
 from histfl.engines.linear_products import TorchProducts
 
 # Clients, batch, inputs and units: the MLP's layers (full, HIST with 2, 4 and 12 cells), those of LeNet-5, others.

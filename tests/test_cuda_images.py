@@ -9,7 +9,7 @@ from torch import nn
 
 from histfl.data import TensorData
 from histfl.devices import triton_installed
-from histfl.engines.captured import CapturedTrainer
+from histfl.engines.gpu.captured import CapturedTrainer
 from histfl.engines.gpu.images import GpuImages
 from histfl.engines.layout import kernels_innermost
 from histfl.engines.stacked import StackedTrainer

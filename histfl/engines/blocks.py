@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from histfl.devices import moved
-from histfl.engines.pages import put_in_large_pages
+from histfl.engines.cpu.pages import put_in_large_pages
 from histfl.network.network import Ints
 from histfl.partition import State
 from histfl.training import CellJob, Task

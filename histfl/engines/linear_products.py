@@ -10,7 +10,7 @@ from typing import Protocol
 
 import torch
 
-from histfl.engines.image_kernels import kernels_installed
+from histfl.engines.cpu.image_kernels import kernels_installed
 
 NARROW = 16  # fewer outputs than that, as of a last layer, and vectors run along the batch, which is longer
 # Torch's own product for the outputs is up to twice as fast with fewer inputs than that (many, where the units
@@ -80,7 +80,7 @@ class CompiledProducts:
     """Products by register tiles, and torch's where those are faster or autograd has to follow."""
 
     def __init__(self, kind: torch.dtype) -> None:
-        from histfl.engines.linear_kernels import linear_kernels
+        from histfl.engines.cpu.linear_kernels import linear_kernels
 
         self.torch = TorchProducts()
         self.add_products, self.affine = linear_kernels(str(kind).removeprefix("torch."))

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 
 from histfl.devices import triton_installed
-from histfl.engines.image_kernels import kernels_installed
-from histfl.engines.loss_kernels import cross_entropy_kernel
+from histfl.engines.cpu.image_kernels import kernels_installed
+from histfl.engines.cpu.loss_kernels import cross_entropy_kernel
 from histfl.training.jobs import Loss
 
 FEW_OUTPUTS = 2**13  # of a block: torch's exponentials are faster, but its operations take longer to begin

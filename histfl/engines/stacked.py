@@ -16,8 +16,8 @@ from histfl.engines.blocks import (
     stacked_constants,
     stacked_start,
 )
+from histfl.engines.cpu.image_kernels import kernels_installed
 from histfl.engines.gpu.images import GpuImages
-from histfl.engines.image_kernels import kernels_installed
 from histfl.engines.layout import kernels_innermost
 from histfl.engines.linear_products import tiles_fit
 from histfl.engines.losses import stacked_loss

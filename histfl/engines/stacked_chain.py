@@ -15,10 +15,10 @@ from typing import Any, Protocol, cast
 import torch
 from torch import fx, nn
 
+from histfl.engines.cpu.pooling import Pool, StackedMaxPool2d, stacked_max_pool2d
+from histfl.engines.cpu.stacked_conv import Geometry, StackedConv2d, stacked_conv2d
 from histfl.engines.losses import StackedLoss
-from histfl.engines.pooling import Pool, StackedMaxPool2d, stacked_max_pool2d
 from histfl.engines.room import Axes, whole
-from histfl.engines.stacked_conv import Geometry, StackedConv2d, stacked_conv2d
 from histfl.engines.stacked_graph import is_relu
 from histfl.engines.stacked_linear import InPlaceSGD, StackedLinear, StepsItself, stacked_linear
 from histfl.training.dropout import dropout_scales, keyed_dropout

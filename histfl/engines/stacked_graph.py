@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-from histfl.engines.pooling import pool_of, stacked_max_pool2d
-from histfl.engines.stacked_conv import geometry_of, stacked_conv2d
+from histfl.engines.cpu.pooling import pool_of, stacked_max_pool2d
+from histfl.engines.cpu.stacked_conv import geometry_of, stacked_conv2d
 from histfl.engines.stacked_linear import LayerCall, stacked_linear
 from histfl.partition import State
 from histfl.training.dropout import KeyedDropout, keyed_dropout

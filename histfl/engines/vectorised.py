@@ -16,7 +16,7 @@ from itertools import groupby
 import torch
 
 from histfl.engines.blocks import FEWEST, Block, Part, Trainer, cut_into_blocks, halves, num_clients
-from histfl.engines.crew import Crew
+from histfl.engines.cpu.crew import Crew
 from histfl.engines.memory import keep_freed_memory, within
 from histfl.engines.reference import ReferenceEngine
 from histfl.engines.ways import choose_trainer

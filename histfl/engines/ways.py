@@ -14,11 +14,11 @@ from torch.func import functional_call
 
 from histfl.data import TensorData
 from histfl.engines.blocks import Trainer, Way
-from histfl.engines.captured import CapturedTrainer, record
-from histfl.engines.one_by_one import OneByOneTrainer
+from histfl.engines.cpu.one_by_one import OneByOneTrainer
+from histfl.engines.gpu.captured import CapturedTrainer, record
+from histfl.engines.gpu.streamed import StreamedSteps
+from histfl.engines.gpu.vmapped import VmappedSteps
 from histfl.engines.stacked import StackedTrainer
-from histfl.engines.streamed import StreamedSteps
-from histfl.engines.vmapped import VmappedSteps
 from histfl.partition import State
 from histfl.training import Task, client_steps
 from histfl.training.dropout import key_names

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from histfl.data import DATASETS, locate
-from histfl.engines.image_kernels import kernels_installed
+from histfl.engines.cpu.image_kernels import kernels_installed
 from histfl.errors import DataError
 from histfl.experiments.records import versions
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from histfl.engines.crew import Crew
+from histfl.engines.cpu.crew import Crew
 
 
 @settings(deadline=None, max_examples=30)

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 from histfl.engines import VectorisedEngine
+from histfl.engines.cpu.one_by_one import OneByOneTrainer
+from histfl.engines.cpu.pooling import StackedMaxPool2d, pool_of, stacked_max_pool2d
+from histfl.engines.cpu.stacked_conv import FEW_CHANNELS, StackedConv2d, geometry_of, stacked_conv2d
 from histfl.engines.losses import stacked_loss
-from histfl.engines.one_by_one import OneByOneTrainer
-from histfl.engines.pooling import StackedMaxPool2d, pool_of, stacked_max_pool2d
 from histfl.engines.stacked import StackedTrainer
 from histfl.engines.stacked_chain import ChainSteps, chain_of
-from histfl.engines.stacked_conv import FEW_CHANNELS, StackedConv2d, geometry_of, stacked_conv2d
 from histfl.engines.stacked_graph import CpuImages, StackedGraph, Unstackable
 from histfl.engines.stacked_linear import InPlaceSGD
 from histfl.engines.ways import choose_trainer

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.func import functional_call
 
+from histfl.engines.cpu.pooling import pool_across_images
 from histfl.engines.losses import stacked_loss
-from histfl.engines.pooling import pool_across_images
 from histfl.engines.room import with_room
 from histfl.engines.stacked_chain import ChainSteps, chain_of, rooms
 from histfl.engines.stacked_graph import StackedGraph, Unstackable

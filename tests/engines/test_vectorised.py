@@ -23,13 +23,13 @@ from histfl.engines.blocks import (
     halves,
     num_clients,
 )
-from histfl.engines.captured import CapturedTrainer, rounded_up
+from histfl.engines.cpu.one_by_one import OneByOneTrainer
+from histfl.engines.gpu.captured import CapturedTrainer, rounded_up
+from histfl.engines.gpu.streamed import StreamedSteps
+from histfl.engines.gpu.vmapped import VmappedSteps
 from histfl.engines.memory import keep_freed_memory, within
-from histfl.engines.one_by_one import OneByOneTrainer
 from histfl.engines.stacked import MOST, StackedTrainer
-from histfl.engines.streamed import StreamedSteps
 from histfl.engines.vectorised import _bundles, _results, _run_in_turn
-from histfl.engines.vmapped import VmappedSteps
 from histfl.engines.ways import choose_trainer
 from histfl.errors import UsageError
 from histfl.experiments.build import Experiment

@@ -12,7 +12,7 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from histfl.data import TensorData
 from histfl.engines import ReferenceEngine, VectorisedEngine
-from histfl.engines.vmapped import VmappedSteps
+from histfl.engines.gpu.vmapped import VmappedSteps
 from histfl.engines.ways import _agrees
 from histfl.errors import UsageError
 from histfl.experiments.build import Experiment, Ingredients, build

@@ -1,1 +1,1 @@
-"""Layers of many clients as single launches on a GPU, in Triton, which comes with torch for CUDA."""
+"""Recorded steps, and layers of many clients as single launches in Triton, which comes with torch for CUDA."""

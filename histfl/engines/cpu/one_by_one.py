@@ -11,7 +11,7 @@ from torch import nn
 from torch.func import functional_call
 
 from histfl.engines.blocks import Batches, Block, Samples
-from histfl.engines.pooling import pool_across_images
+from histfl.engines.cpu.pooling import pool_across_images
 from histfl.engines.updates import StackedSGD
 from histfl.partition import State
 from histfl.training import Task

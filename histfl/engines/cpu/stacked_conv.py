@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from histfl.engines.image_kernels import TAPS, kernels
+from histfl.engines.cpu.image_kernels import TAPS, kernels
 from histfl.engines.stacked_linear import InPlaceSGD
 from histfl.network.network import Ints
 
