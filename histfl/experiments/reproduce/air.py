@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from histfl.experiments.arms import Arm
 from histfl.experiments.reproduce.artefact import Artefact, Choice, Curve, Panel, Row, Scale, arm
@@ -24,84 +27,117 @@ AIR_HIST, AIR_WHOLE, OMA_HIST, _ = SCHEMES
 LITERAL = {"uplink.paper_power": True, "uplink.normalise": False}
 
 
-def fig9(scale: Scale) -> Artefact:
-    """Accuracy over rounds by SNR; seconds to 80 % by SNR and by clients a cell; N = 4, H = 40, E = 5."""
-    base, target, rounds, last = MLP | {"training.local_steps": 40}, 0.8, 80, 10
-    ratios_db, clients_a_cell = [-20.0, -10.0, 0.0, 10.0, 20.0], [10, 15, 20, 25, 30]
-    if scale.quick:
-        base, target, rounds, last = quick_mlp(scale), 0.7, 6, 2
-        ratios_db, clients_a_cell = [-20.0, 0.0, 20.0], [5, 10]
-    noisy = [ratio for ratio in ratios_db if ratio <= -20]
-    fine = [ratio for ratio in ratios_db if ratio > (0 if scale.quick else -10)]
-    timed = [ratio for ratio in ratios_db if ratio not in noisy]
+@dataclass(frozen=True)
+class _Air:
+    """The figure at one scale: `rounds` of the sweep over `ratios_db`, of which the `last` make an accuracy. Above
+    `robust_db` AirComp must train as OMA does."""
 
-    def by_ratio(results: Results, scheme: str) -> dict[str, Spread]:
+    base: dict[str, Any]
+    target: float
+    rounds: int
+    last: int
+    ratios_db: Sequence[float]
+    robust_db: float
+    clients_a_cell: Sequence[int]
+
+    @property
+    def noisy(self) -> list[float]:
+        return [ratio for ratio in self.ratios_db if ratio <= -20]
+
+    @property
+    def fine(self) -> list[float]:
+        return [ratio for ratio in self.ratios_db if ratio > self.robust_db]
+
+    @property
+    def timed(self) -> list[float]:
+        return [ratio for ratio in self.ratios_db if ratio not in self.noisy]
+
+    @property
+    def seconds(self) -> str:
+        return f"simulated seconds to {self.target:.0%}"
+
+    def by_ratio(self, results: Results, scheme: str) -> dict[str, Spread]:
         return {
-            f"{ratio:g} dB": results.of(snr_db=ratio, **SCHEMES[scheme]).to_target(target, SECONDS)
-            for ratio in timed
+            f"{ratio:g} dB": results.of(snr_db=ratio, **SCHEMES[scheme]).to_target(self.target, SECONDS)
+            for ratio in self.timed
         }
 
-    def by_clients(results: Results, scheme: str) -> dict[str, Repeats]:
-        return {f"n_j={count}": results.of(clients=4 * count, **SCHEMES[scheme]) for count in clients_a_cell}
+    def of_clients(self, results: Results, scheme: str) -> dict[int, Repeats]:
+        return {count: results.of(clients=4 * count, **SCHEMES[scheme]) for count in self.clients_a_cell}
 
-    def seconds(repeats: dict[str, Repeats]) -> dict[str, Spread]:
-        return {name: each.to_target(target, SECONDS) for name, each in repeats.items()}
+    def by_clients(self, results: Results, scheme: str, some: Sequence[int] = ()) -> dict[str, Spread]:
+        """By clients a cell, all numbers of the figure's or those given."""
+        return {
+            f"n_j={count}": each.to_target(self.target, SECONDS)
+            for count, each in self.of_clients(results, scheme).items()
+            if not some or count in some
+        }
 
-    def noise_rows(results: Results) -> Iterator[Row]:
-        exact = results.of(snr_db=ratios_db[-1], **SCHEMES[OMA_HIST]).last_accuracies(last)
-        what = f"accuracy of the last {last} of {rounds} rounds of AirComp HIST"
-        for some, claim in ((fine, "as OMA"), (noisy, "far below OMA")):
-            points = {
-                f"{ratio:g} dB": results.of(snr_db=ratio, **SCHEMES[AIR_HIST]).last_accuracies(last)
-                for ratio in some
-            }
+    def a_round(self, results: Results, scheme: str) -> dict[str, Spread]:
+        of_clients = self.of_clients(results, scheme)
+        return {f"n_j={count}": each.seconds_a_round() for count, each in of_clients.items()}
+
+    def accuracies(self, results: Results, ratios: Sequence[float]) -> dict[str, Spread]:
+        return {
+            f"{ratio:g} dB": results.of(snr_db=ratio, **SCHEMES[AIR_HIST]).last_accuracies(self.last)
+            for ratio in ratios
+        }
+
+    def exact(self, results: Results) -> Repeats:
+        """Error-free aggregation."""
+        return results.of(snr_db=self.ratios_db[-1], **SCHEMES[OMA_HIST])
+
+    def rows(self, results: Results) -> Iterator[Row]:
+        yield from self.noise_rows(results)
+        for scheme in SCHEMES:
+            yield trend(
+                f"{self.seconds} of {scheme} as the SNR grows", self.by_ratio(results, scheme), "falls"
+            )
+        for scheme in list(SCHEMES)[1:]:
+            ours, theirs = (self.by_ratio(results, each) for each in (AIR_HIST, scheme))
+            yield versus(f"{self.seconds} by SNR", "lower", ours, theirs, names=(AIR_HIST, scheme))
+        for scheme in (OMA_HIST, AIR_WHOLE):
+            ours, theirs = (self.by_clients(results, each) for each in (AIR_HIST, scheme))
+            yield versus(f"{self.seconds} by clients a cell", "lower", ours, theirs, names=(AIR_HIST, scheme))
+        orthogonal = self.by_clients(results, OMA_HIST)
+        why = "More clients a cell save more rounds than their narrower bands cost."
+        yield trend(f"{self.seconds} of {OMA_HIST} as n_j grows", orthogonal, "rises", why=why)
+        yield self.flat_row(results)
+        points = self.a_round(results, OMA_HIST)
+        yield told(f"simulated seconds a global round of {OMA_HIST}", points, paper="grows linearly")
+        if 30 in self.clients_a_cell:
+            early, late = (self.by_clients(results, AIR_HIST, some) for some in ([10, 15, 20], [25, 30]))
+            yield trend(f"{self.seconds} of {AIR_HIST} from n_j = 10 to 20", early, "falls")
+            yield trend(f"{self.seconds} of {AIR_HIST} from n_j = 25 to 30", late, "rises")
+
+    def noise_rows(self, results: Results) -> Iterator[Row]:
+        exact = self.exact(results).last_accuracies(self.last)
+        what = f"accuracy of the last {self.last} of {self.rounds} rounds of AirComp HIST"
+        for some, claim in ((self.fine, "as OMA"), (self.noisy, "far below OMA")):
+            points = self.accuracies(results, some)
             gaps = [exact.mean - spread.mean for spread in points.values()]
             holds = all(gap <= CLOSE if claim == "as OMA" else gap >= BROKEN for gap in gaps)
             verdict = judged(holds, exact, *points.values())
             below = f"They are below OMA's by {', '.join(f'{gap:.3f}' for gap in gaps)}."
             points["OMA"] = exact
-            name = f"{what} at {'higher SNR' if some is fine else '-20 dB'}"
+            name = f"{what} at {'higher SNR' if claim == 'as OMA' else '-20 dB'}"
             why = below if verdict == "no" else ""
             yield Row(name, claim, in_words(points, ".3f"), verdict, why, numbers(points))
-        between = [ratio for ratio in timed if ratio not in fine]
-        edge = {
-            f"{ratio:g} dB": results.of(snr_db=ratio, **SCHEMES[AIR_HIST]).last_accuracies(last)
-            for ratio in between
-        }
-        yield told(f"{what} between", edge, digits=".3f")
+        between = [ratio for ratio in self.timed if ratio not in self.fine]
+        yield told(f"{what} between", self.accuracies(results, between), digits=".3f")
 
-    def rows(results: Results) -> Iterator[Row]:
-        yield from noise_rows(results)
-        what = f"simulated seconds to {target:.0%}"
-        for scheme in SCHEMES:
-            yield trend(f"{what} of {scheme} as the SNR grows", by_ratio(results, scheme), "falls")
-        for scheme in list(SCHEMES)[1:]:
-            ours, theirs = by_ratio(results, AIR_HIST), by_ratio(results, scheme)
-            yield versus(f"{what} by SNR", "lower", ours, theirs, names=(AIR_HIST, scheme))
-        air, whole, orthogonal = (by_clients(results, name) for name in (AIR_HIST, AIR_WHOLE, OMA_HIST))
-        for scheme, others in ((OMA_HIST, orthogonal), (AIR_WHOLE, whole)):
-            ours, theirs = seconds(air), seconds(others)
-            yield versus(f"{what} by clients a cell", "lower", ours, theirs, names=(AIR_HIST, scheme))
-        why = "More clients a cell save more rounds than their narrower bands cost."
-        yield trend(f"{what} of {OMA_HIST} as n_j grows", seconds(orthogonal), "rises", why=why)
-        a_round = {name: each.seconds_a_round() for name, each in air.items()}
-        means = [spread.mean for spread in a_round.values()]
-        verdict = judged(max(means) <= FLAT * min(means), *a_round.values())
+    def flat_row(self, results: Results) -> Row:
+        points = self.a_round(results, AIR_HIST)
+        means = [spread.mean for spread in points.values()]
+        verdict = judged(max(means) <= FLAT * min(means), *points.values())
         why = "The slowest of more clients computes longer." if verdict == "no" else ""
         name = f"simulated seconds a global round of {AIR_HIST}"
-        yield Row(name, "independent of n_j", in_words(a_round), verdict, why, numbers(a_round))
-        points = {name: each.seconds_a_round() for name, each in orthogonal.items()}
-        yield told(f"simulated seconds a global round of {OMA_HIST}", points, paper="grows linearly")
-        if not scale.quick:
-            early = {name: spread for name, spread in seconds(air).items() if name[4:] in ("10", "15", "20")}
-            late = {name: spread for name, spread in seconds(air).items() if name[4:] in ("25", "30")}
-            yield trend(f"{what} of {AIR_HIST} from n_j = 10 to 20", early, "falls")
-            yield trend(f"{what} of {AIR_HIST} from n_j = 25 to 30", late, "rises")
+        return Row(name, "independent of n_j", in_words(points), verdict, why, numbers(points))
 
-    def panels(results: Results) -> list[Panel]:
+    def panels(self, results: Results) -> list[Panel]:
         learning = [
             curve
-            for colour, ratio in enumerate(ratios_db)
+            for colour, ratio in enumerate(self.ratios_db)
             for curve in learning_curve(
                 results.of(snr_db=ratio, **SCHEMES[AIR_HIST]),
                 f"AirComp, {ratio:g} dB",
@@ -109,49 +145,56 @@ def fig9(scale: Scale) -> Artefact:
                 colour=colour,
             )
         ]
-        exact = results.of(snr_db=ratios_db[-1], **SCHEMES[OMA_HIST])
-        learning += learning_curve(exact, "OMA", "round", colour=len(ratios_db), dashed=True)
-        label = f"simulated seconds to {target:.0%}"
-
-        def lines(
-            read: Callable[[str], dict[str, Spread]], places: Sequence[float], some: Sequence[str]
-        ) -> tuple[Curve, ...]:
-            return tuple(
-                curve
-                for colour, scheme in enumerate(some)
-                for curve in curve_of(
-                    zip(places, read(scheme).values(), strict=True),
-                    scheme,
-                    colour=colour,
-                    dashed=scheme.startswith("OMA"),
-                )
-            )
-
-        snr = lines(lambda scheme: by_ratio(results, scheme), timed, list(SCHEMES))
-        clients = lines(
-            lambda scheme: seconds(by_clients(results, scheme)), clients_a_cell, list(SCHEMES)[:3]
-        )
+        last = len(self.ratios_db)
+        learning += learning_curve(self.exact(results), "OMA", "round", colour=last, dashed=True)
+        by_ratio, by_clients = partial(self.by_ratio, results), partial(self.by_clients, results)
+        snr = _lines(by_ratio, self.timed, list(SCHEMES))
+        clients = _lines(by_clients, self.clients_a_cell, [AIR_HIST, AIR_WHOLE, OMA_HIST])
         return [
             Panel("HIST by SNR", "global rounds", "test accuracy", tuple(learning)),
-            Panel("by SNR", "SNR, dB", label, snr, points=True, log_y=True),
-            Panel("by clients a cell", "clients a cell n_j", label, clients, points=True, log_y=True),
+            Panel("by SNR", "SNR, dB", self.seconds, snr, points=True, log_y=True),
+            Panel("by clients a cell", "clients a cell n_j", self.seconds, clients, points=True, log_y=True),
         ]
 
-    def arms(seed: int) -> Iterator[Arm]:
-        uniform = base | LITERAL | {"network.cells": 4, "network.cpu_hz": 2e9, "training.targets": (target,)}
-        for ratio in ratios_db:
+    def arms(self, seed: int) -> Iterator[Arm]:
+        base = self.base | LITERAL | {"network.cells": 4, "training.targets": (self.target,)}
+        for ratio in self.ratios_db:
             for name, scheme in SCHEMES.items():
-                curve = name == AIR_HIST or (name == OMA_HIST and ratio == ratios_db[-1])
-                if not curve and ratio in noisy:
+                curve = name == AIR_HIST or (name == OMA_HIST and ratio == self.ratios_db[-1])
+                if not curve and ratio in self.noisy:
                     continue
-                ends = {"training.rounds": rounds, "training.stop_at_targets": not curve}
-                yield arm(uniform | ends, **scheme, snr_db=ratio, seed=seed)
-        by_number = base | {"network.cells": 4, "network.profile": "paper", "training.targets": (target,)}
-        to_end = {"training.rounds": 300, "training.stop_at_targets": True, "method.sizes": "optimised"}
-        for count in clients_a_cell:
+                ends = {"training.rounds": self.rounds, "training.stop_at_targets": not curve}
+                yield arm(base | {"network.cpu_hz": 2e9} | ends, **scheme, snr_db=ratio, seed=seed)
+        ends = {"training.rounds": 300, "training.stop_at_targets": True}
+        paper = {"network.profile": "paper", "method.sizes": "optimised"}
+        for count in self.clients_a_cell:
             for name in (AIR_HIST, AIR_WHOLE, OMA_HIST):
-                yield arm(by_number | LITERAL | to_end, **SCHEMES[name], clients=4 * count, seed=seed)
+                yield arm(base | paper | ends, **SCHEMES[name], clients=4 * count, seed=seed)
 
+
+def _lines(
+    read: Callable[[str], dict[str, Spread]], places: Sequence[float], schemes: Sequence[str]
+) -> tuple[Curve, ...]:
+    return tuple(
+        curve
+        for colour, scheme in enumerate(schemes)
+        for curve in curve_of(
+            zip(places, read(scheme).values(), strict=True),
+            scheme,
+            colour=colour,
+            dashed=scheme.startswith("OMA"),
+        )
+    )
+
+
+def fig9(scale: Scale) -> Artefact:
+    """Accuracy over rounds by SNR; seconds to 80 % by SNR and by clients a cell; N = 4, H = 40, E = 5."""
+    base, smaller = MLP | {"training.local_steps": 40}, ""
+    figure = _Air(base, 0.8, 80, 10, [-20.0, -10.0, 0.0, 10.0, 20.0], -10.0, [10, 15, 20, 25, 30])
+    if scale.quick:
+        figure = _Air(quick_mlp(scale), 0.7, 6, 2, [-20.0, 0.0, 20.0], 0.0, [5, 10])
+        by_snr = "-20, 0 and 20 dB, of which 20 must be as OMA"
+        smaller = quick_words(scale, "H = 20", by_snr, "5 and 10 clients a cell", "to 70 %")
     return Artefact(
         name="fig9",
         paper="AirComp-assisted HIST (N = 4, H = 40, E = 5) trains as well as over orthogonal uplinks (OMA) above -10 dB "
@@ -180,20 +223,12 @@ def fig9(scale: Scale) -> Artefact:
                 "the paper shows curves",
             ),
             Choice(
-                f"{rounds} rounds by SNR, up to 300 by clients",
+                f"{figure.rounds} rounds by SNR, up to 300 by clients",
                 "the figure's axis cannot be read from the source",
             ),
         ),
-        arms=tuple(each for seed in scale.seeds for each in arms(seed)),
-        rows=lambda results: list(rows(results)),
-        panels=panels,
-        smaller=quick_words(
-            scale,
-            "H = 20",
-            "-20, 0 and 20 dB, of which 20 must be as OMA",
-            "5 and 10 clients a cell",
-            "to 70 %",
-        )
-        if scale.quick
-        else "",
+        arms=tuple(each for seed in scale.seeds for each in figure.arms(seed)),
+        rows=lambda results: list(figure.rows(results)),
+        panels=figure.panels,
+        smaller=smaller,
     )
