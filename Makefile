@@ -9,7 +9,7 @@ help:
 	@echo "make quickstart   set up and run HIST against hierarchical FedAvg on embedded images"
 	@echo "make test         set up and run every check and test"
 	@echo "make check        set up and run the style, type and import checks alone"
-	@echo "make bench        the same job on our engines, a plain loop, Flower and pfl; then the scaling curves"
+	@echo "make bench        the same job on our engines, a plain loop, Flower, pfl and FedJAX; then the scaling curves"
 	@echo "make docs         build the documentation site into build/site"
 	@echo "make screenshot   run the quickstart and picture its report (needs chromium)"
 	@echo "make setup        make $(VENV) with everything"

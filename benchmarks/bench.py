@@ -1,4 +1,4 @@
-"""The same federated job on our engines, a plain PyTorch loop, Flower's simulation and pfl, side by side.
+"""The same federated job on our engines, a plain PyTorch loop, Flower's simulation, pfl and FedJAX, side by side.
 
     python benchmarks/bench.py                          everything, on the CPU (about a quarter of an hour)
     python benchmarks/bench.py --contenders loop vectorised --models mlp
@@ -12,8 +12,8 @@ processes of its own. They take turns, all equally often, and the best turn of e
 again replaces its row among the results; the rows of other jobs stay.
 
 The loop and the reference engine have one torch thread, since with more their speed differs from process to
-process. Flower has a supernode of one CPU a client, pfl a process of one thread a core; both are installed
-into environments of their own under .bench/.
+process. Flower has a supernode of one CPU a client, pfl a process of one thread a core, FedJAX the threads of XLA;
+they are installed into environments of their own under .bench/.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def compare(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """The comparison with the peers, as far as it has come after every job."""
     names = options.contenders or [n for n in CONTENDERS if options.device == "cpu" or n not in PEERS]
     if options.device == "cuda" and set(names) & set(PEERS):
-        raise SystemExit("--device cuda: the peers run on the CPU; leave flower and pfl out")
+        raise SystemExit(f"--device cuda: the peers run on the CPU; leave {' and '.join(PEERS)} out")
     models = options.models or (MODELS[:2] if options.device == "cpu" else MODELS)
     settings = Settings(
         clients=options.clients,

@@ -18,8 +18,15 @@ from job import Settings, write_job
 from processes import Contender, ContenderError
 
 SCRIPTS_FOLDER = Path(__file__).parent / "contenders"
-SCRIPTS = {"loop": "loop.py", "reference": "ours.py", "vectorised": "ours.py", "flower": "flower.py"}
-CONTENDERS = (*SCRIPTS, "pfl")
+SCRIPTS = {
+    "loop": "loop.py",
+    "reference": "ours.py",
+    "vectorised": "ours.py",
+    "flower": "flower.py",
+    "pfl": "pfl_processes.py",
+    "fedjax": "fedjax_clients.py",
+}
+CONTENDERS = tuple(SCRIPTS)
 TOLERANCES = {
     "float32": 1e-3,
     "tf32": 1e-2,
@@ -38,9 +45,7 @@ def start(name: str, folder: Path, cores: int) -> Contender:
         clients = json.loads((folder / "settings.json").read_text("utf-8"))["clients"]
         count = max(number for number in range(1, cores + 1) if clients % number == 0)
         command += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
-        command += [str(SCRIPTS_FOLDER / "pfl_processes.py")]
-    else:
-        command += [str(SCRIPTS_FOLDER / SCRIPTS.get(name, f"{name}.py"))]
+    command += [str(SCRIPTS_FOLDER / SCRIPTS.get(name, f"{name}.py"))]
     command += ["--job", str(folder), "--threads", str(threads)]
     variables = {
         "OMP_NUM_THREADS": str(threads if name != "flower" else 1),

@@ -9,7 +9,11 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent.parent / ".bench"
 LOGS = FOLDER / "logs"  # what the contenders said, the latest run of each
-PEERS = {"flower": "flwr[simulation]==1.41.0", "pfl": "pfl[pytorch]==0.6.0"}
+PEERS = {
+    "flower": "flwr[simulation]==1.41.0",
+    "pfl": "pfl[pytorch]==0.6.0",
+    "fedjax": "fedjax==0.0.17 jax==0.5.3 jaxlib==0.5.3",  # jax.tree_map, which it calls, is gone from JAX 0.6
+}
 
 
 class PeerUnavailable(RuntimeError):
@@ -33,7 +37,7 @@ def python_of(peer: str) -> Path:
     for command in (
         [sys.executable, "-m", "venv", "--clear", str(folder)],
         [*pip, torch],
-        [*pip, PEERS[peer]],
+        [*pip, *PEERS[peer].split()],
     ):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:

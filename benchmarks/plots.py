@@ -11,6 +11,7 @@ COLOURS = {
     "vectorised": "#2166ac",
     "flower": "#ef8a62",
     "pfl": "#b2182b",
+    "fedjax": "#b35806",
 }
 MODELS = {"mlp": "MLP", "lenet5": "LeNet-5", "resnet18": "ResNet-18"}
 
