@@ -127,7 +127,11 @@ class Drawn(NamedTuple):
 
     def at(self, steps: slice | torch.Tensor) -> Drawn:
         """Of some steps alone."""
-        return Drawn(self.indices[steps], None if self.keys is None else self.keys[steps])
+
+        def rows(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor[steps] if isinstance(steps, slice) else tensor.index_select(0, steps)
+
+        return Drawn(rows(self.indices), None if self.keys is None else rows(self.keys))
 
 
 class Samples:
