@@ -12,7 +12,7 @@ LOGS = FOLDER / "logs"  # what the contenders said, the latest run of each
 PEERS = {
     "flower": "flwr[simulation]==1.41.0",
     "pfl": "pfl[pytorch]==0.6.0",
-    "fedjax": "fedjax==0.0.17 jax==0.5.3 jaxlib==0.5.3",  # jax.tree_map, which it calls, is gone from JAX 0.6
+    "fedjax": "fedjax==0.0.17 jax==0.10.2 jaxlib==0.10.2 dm-haiku==0.0.17",
 }
 
 
