@@ -51,7 +51,10 @@ def main() -> None:
     options = contender_options()
     torch.set_num_threads(1)
     job = load_job(options.job / "job.pt")
-    model = MODELS[json.loads((options.job / "settings.json").read_text("utf-8"))["model"]]
+    name = json.loads((options.job / "settings.json").read_text("utf-8"))["model"]
+    if name not in MODELS:
+        raise SystemExit(f"{name} is not written in JAX here, only {' and '.join(MODELS)}")
+    model = MODELS[name]
     inputs, targets, chosen = (tensor.numpy() for tensor in (job.inputs, job.targets, job.batches))
     starts = [{name: jax.numpy.asarray(value.numpy()) for name, value in s.items()} for s in job.starts]
 
@@ -75,7 +78,7 @@ def main() -> None:
     def cell(number: int, parameters: Arrays, edge_round: int) -> Arrays:
         clients = [(client, batches(edge_round, client), ()) for client in job.clients_of(number)]
         finals = [final for _, final in train(parameters, clients)]
-        # FedJAX's own mean calls a function that JAX 0.6 removed, and JAX 0.5 is slower by a third.
+        # FedJAX's own mean calls a function that JAX 0.6 removed, and JAX 0.5 is slower by a quarter.
         return jax.tree_util.tree_map(lambda *values: sum(values) / len(values), *finals)
 
     def global_round(edge_rounds: int) -> list[State]:

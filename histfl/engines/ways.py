@@ -27,7 +27,7 @@ from histfl.training.precision import products
 TRIED_SAMPLES, TRIES = 8, 3
 _log = logging.getLogger(__name__)
 # Of a tensor's move. Rounding alone is a millionth, but where it turns a ReLU on or off it is up to a hundredth,
-# and on a GPU, where the order of sums depends on the layout, it does so in most batches of a deep model.
+# and more on a GPU, where the order of sums depends on the layout.
 ROUNDING = {"cpu": 0.005, "cuda": 0.02}
 _Batch = tuple[torch.Tensor, torch.Tensor]
 _HALF = (torch.float16, torch.bfloat16)
