@@ -20,6 +20,7 @@ from histfl.settings import (
     Count,
     Decibels,
     Fraction,
+    Index,
     NonNegative,
     Positive,
     Seed,
@@ -87,8 +88,8 @@ class NetworkSettings(Settings):
     clients: Annotated[int, Field(strict=True, ge=1, le=MAX_CLIENTS)] = Field(
         default=60, description="in all cells together, spread evenly; a network file has its own"
     )
-    active_cells: Literal["all"] | Count = Field(
-        default="all", description="all, or a number sampled in each global round"
+    active_cells: Literal["all"] | Count | tuple[Index, ...] = Field(
+        default="all", description="all, a number sampled in each global round, or a list of cells (from 0)"
     )
     participants: Literal["all"] | Count = Field(
         default="all", description="all clients, or a number sampled per active cell and edge round"

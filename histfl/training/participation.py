@@ -34,29 +34,36 @@ class CellSchedule:
 
 @dataclass(frozen=True)
 class Participation:
-    """`active_cells` cells (None: all) sampled uniformly in each global round; in each of them `per_cell`
-    clients (None: all) sampled uniformly in each edge round; each sampled client's update is lost with
-    probability `dropout`, independently.
+    """`active_cells` cells (None: all) sampled uniformly in each global round, or always the ones that it lists;
+    in each of them `per_cell` clients (None: all) sampled uniformly in each edge round; each sampled client's
+    update is lost with probability `dropout`, independently.
 
     The other cells do nothing in that round: the cloud cuts the model for the active ones alone.
     """
 
     per_cell: int | None = None
     dropout: float = 0.0
-    active_cells: int | None = None
+    active_cells: int | tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.per_cell is not None and self.per_cell < 1:
             raise UsageError(f"participants = {self.per_cell}; at least one client a cell must take part")
         if not 0 <= self.dropout <= 1:
             raise UsageError(f"dropout = {self.dropout}; it is a probability from 0 to 1")
-        if self.active_cells is not None and self.active_cells < 1:
+        if isinstance(self.active_cells, tuple):
+            if len(set(self.active_cells)) < max(1, len(self.active_cells)):
+                raise UsageError(
+                    f"active_cells = {list(self.active_cells)}; list one cell at least, and each of them once"
+                )
+        elif self.active_cells is not None and self.active_cells < 1:
             raise UsageError(f"active_cells = {self.active_cells}; at least one cell must take part")
 
     def num_cells(self, network: Network) -> int:
         """How many cells take part in a global round."""
         if self.active_cells is None:
             return network.num_cells
+        if isinstance(self.active_cells, tuple):
+            return len(self._listed(self.active_cells, network))
         if self.active_cells > network.num_cells:
             raise UsageError(
                 f"active_cells = {self.active_cells}, but the network has {network.num_cells} cells; "
@@ -66,10 +73,21 @@ class Participation:
 
     def cells(self, network: Network, round: int, seeds: Seeds) -> Ints:
         """The numbers of the cells of a global round, ascending."""
+        if isinstance(self.active_cells, tuple):
+            return np.array(self._listed(self.active_cells, network))
         active = self.num_cells(network)
         if active == network.num_cells:
             return np.arange(active)
         return _subset(seeds.numpy("active-cells", round), network.num_cells, active)
+
+    @staticmethod
+    def _listed(cells: tuple[int, ...], network: Network) -> list[int]:
+        outside = [cell for cell in cells if not 0 <= cell < network.num_cells]
+        if outside:
+            raise UsageError(
+                f"active_cells has {outside[0]}, but the cells of this network are 0 to {network.num_cells - 1}"
+            )
+        return sorted(cells)
 
     def schedules(
         self, network: Network, edge_rounds: int, round: int, seeds: Seeds

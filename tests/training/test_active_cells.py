@@ -18,7 +18,7 @@ from histfl.training import Participation, hist
 NETWORK = Network.uniform(cells=6, clients=13)
 
 
-def sampling(active_cells: int, **network: Any) -> dict[str, Any]:
+def sampling(active_cells: int | list[int], **network: Any) -> dict[str, Any]:
     return {"cells": 6, "clients": 13, "active_cells": active_cells, **network}
 
 
@@ -99,7 +99,23 @@ def test_shares_count_among_the_active_cells() -> None:
         assert [row[0] for row in record["units"]] == (12 * own / own.sum()).tolist()
 
 
+def test_listed_cells_alone_train_as_if_there_were_no_others() -> None:
+    settings = {"method": {"name": "hfedavg"}, "network": sampling([4, 1])}
+    run = experiment(NETWORK, **settings)
+    assert all(record["active_cells"] == [1, 4] for record in execute(run).records)
+    oracle = hierarchical_fedavg(run, NETWORK)
+    assert_same(trained(NETWORK, **settings), oracle)
+
+
 def test_cells_that_cannot_be_sampled_are_refused() -> None:
+    with pytest.raises(UsageError, match="active_cells has 6, but the cells of this network are 0 to 5"):
+        experiment(NETWORK, network=sampling([2, 6]))
+    with pytest.raises(
+        UsageError, match=r"active_cells = \[2, 2\]; list one cell at least, and each of them once"
+    ):
+        experiment(NETWORK, network=sampling([2, 2]))
+    with pytest.raises(UsageError, match=r"active_cells = \[\]"):
+        experiment(NETWORK, network=sampling([]))
     with pytest.raises(UsageError, match="active_cells = 7, but the network has 6 cells"):
         experiment(NETWORK, network=sampling(7))
     with pytest.raises(UsageError, match=r"theory\.every = 2 with network\.active_cells = 2"):

@@ -24,6 +24,7 @@ LABELS = {
     "sizes": ("method.sizes", "{}"),
     "uplink": ("uplink.name", "{}"),
     "cells": ("network.cells", "N{}"),
+    "active_cells": ("network.active_cells", "cell{0[0]}-alone"),
     "clients": ("network.clients", "clients{}"),
     "participants": ("network.participants", "participants-{}"),
     "edge_rounds": ("training.edge_rounds", "E{}"),

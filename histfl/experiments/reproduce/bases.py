@@ -25,10 +25,23 @@ OPTIMISER = Choice(
     "the paper names none of them; these are the settings of the authors' public code, less its dropout, which "
     "the paper does not mention",
 )
+LAST = "HFedAvg of the last cell alone"
+LAST_CELL = Choice(
+    f"{LAST} is run beside HFedAvg, a client's load counted as if all cells sent",
+    "the first version of the authors' public code empties the list of the edges' models for every cell, so that the "
+    "cloud takes over the last cell's model alone; a later version has that mended. Whether the paper's numbers come from "
+    "the first cannot be known, but they can be compared",
+)
 BYTES = Choice(
     "a megabyte is 2^20 bytes, 4 bytes a parameter, client to edge alone",
     "the paper says parameters transmitted per client and gives the model as 0.91 MB, which is 238,510 x 4 / 2^20",
 )
+
+
+def contenders(cells: int, *, last_cell: bool) -> list[dict[str, Any]]:
+    """The labels of HIST and HFedAvg, and with `last_cell` of HFedAvg of the last cell alone."""
+    methods: list[dict[str, Any]] = [{"method": method, "cells": cells} for method in METHODS]
+    return methods + [{"method": "hfedavg", "cells": cells, "active_cells": [cells - 1]}] * last_cell
 
 
 def quick_images(scale: Scale) -> str:

@@ -8,16 +8,19 @@ from collections.abc import Sequence
 from histfl.experiments.reproduce.artefact import Artefact, Choice, Panel, Row, Scale, arm
 from histfl.experiments.reproduce.bases import (
     BYTES,
+    LAST,
+    LAST_CELL,
     METHODS,
     MLP,
     OPTIMISER,
     SPLITS,
+    contenders,
     quick_mlp,
     quick_words,
 )
 from histfl.experiments.reproduce.claims import told, trend, versus
 from histfl.experiments.reproduce.drawing import curve_of, learning_curve
-from histfl.experiments.reproduce.results import Results, Spread
+from histfl.experiments.reproduce.results import Repeats, Results, Spread
 
 LOAD = "megabytes_per_client"
 LOAD_LABEL = "MB sent by a client"
@@ -36,8 +39,15 @@ def fig4(scale: Scale) -> Artefact:
     if scale.quick:
         base, cell_numbers, splits, loads = quick_mlp(scale), [2, 4], ["shards"], [9, 18]
 
+    def of(results: Results, method: str, cells: int, split: str) -> Repeats:
+        return results.of(method=method, cells=cells, split=split, active_cells=None)
+
     def at(results: Results, load: float, method: str, cells: int, split: str) -> Spread:
-        return results.of(method=method, cells=cells, split=split).accuracy_at(LOAD, load)
+        return of(results, method, cells, split).accuracy_at(LOAD, load)
+
+    def last_cell_at(results: Results, load: float, cells: int) -> Spread:
+        repeats = results.of(method="hfedavg", cells=cells, split="shards", active_cells=[cells - 1])
+        return repeats.accuracy_at("round", rounds_for(load, "hfedavg", cells))
 
     def rows(results: Results) -> list[Row]:
         found = []
@@ -61,6 +71,10 @@ def fig4(scale: Scale) -> Artefact:
                         found.append(trend(what, by_cells, "falls", digits=".3f"))
                     else:
                         found.append(told(what, by_cells, digits=".3f"))
+                if split == "shards" and not scale.quick:
+                    by_cells = {f"N={cells}": last_cell_at(results, load, cells) for cells in cell_numbers}
+                    what = f"{SPLITS[split]}: accuracy of {LAST} at {load} MB over N"
+                    found.append(trend(what, by_cells, "falls", digits=".3f"))
         return found
 
     def panels(results: Results) -> list[Panel]:
@@ -74,7 +88,7 @@ def fig4(scale: Scale) -> Artefact:
                     for colour, cells in enumerate(cell_numbers)
                     for method, name in METHODS.items()
                     for curve in learning_curve(
-                        results.of(method=method, cells=cells, split=split),
+                        of(results, method, cells, split),
                         f"{name}, N = {cells}",
                         LOAD,
                         colour=colour,
@@ -91,6 +105,7 @@ def fig4(scale: Scale) -> Artefact:
         "both splits; HIST gains as N goes from 2 to 6, while HFedAvg loses when the data are fully non-i.i.d.",
         choices=(
             OPTIMISER,
+            LAST_CELL,
             BYTES,
             Choice(
                 f"every arm runs until a client has sent {loads[-1]} MB",
@@ -99,16 +114,15 @@ def fig4(scale: Scale) -> Artefact:
         ),
         arms=tuple(
             arm(
-                base | {"training.rounds": rounds_for(loads[-1], method, cells)},
-                method=method,
-                cells=cells,
+                base | {"training.rounds": rounds_for(loads[-1], contender["method"], cells)},
+                **contender,
                 split=split,
                 seed=seed,
             )
             for seed in scale.seeds
             for split in splits
             for cells in cell_numbers
-            for method in METHODS
+            for contender in contenders(cells, last_cell=split == "shards" and not scale.quick)
         ),
         rows=rows,
         panels=panels,
