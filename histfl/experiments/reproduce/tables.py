@@ -240,6 +240,7 @@ def table1(scale: Scale) -> Artefact:
             hfedavg=[(14, 122), (12, 146), (4, 51), (7, 53)], hist=[(15, 131), (17, 160), (5, 44), (7, 52)]
         ),
         ratios={("shards", 2): 1.79, ("shards", 4): 3.24, ("cell-iid", 2): 2.23, ("cell-iid", 4): 3.62},
+        last_cell=True,
     )
     if scale.quick:
         small = {"network.clients": 12, "training.local_steps": 10, "training.learning_rate": 0.05}

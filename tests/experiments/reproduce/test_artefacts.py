@@ -81,6 +81,17 @@ def test_methods_are_compared_on_equal_terms() -> None:
         assert settings["hist"] == settings["hfedavg"]
 
 
+def test_hfedavg_of_the_last_cell_differs_in_that_alone() -> None:
+    for name, settings in (("fig4", 3), ("table1", 4)):
+        arms = ARTEFACTS[name](FULL).arms
+        alone = [arm for arm in arms if "active_cells" in arm.labels]
+        assert len(alone) == 3 * settings
+        for arm in alone:
+            assert arm.config.network.active_cells == (arm.config.network.cells - 1,)
+            whole = arm.config.network.model_copy(update={"active_cells": "all"})
+            assert arm.config.model_copy(update={"network": whole}) in [other.config for other in arms]
+
+
 def test_an_equal_load_is_an_equal_number_of_megabytes() -> None:
     whole = 5 * 238_510 * 4 / 2**20
     assert rounds_for(whole, "hfedavg", 4) == 1
