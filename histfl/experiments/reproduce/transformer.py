@@ -33,13 +33,13 @@ LORA: dict[str, Any] = {
     "model.base_dtype": "bfloat16",
     "data.name": "20newsgroups",
     "data.max_length": 64,
-    "network.clients": 20,
+    "network.clients": 12,
     "training.edge_rounds": EDGE_ROUNDS,
     "training.local_steps": 40,
     "training.batch_size": 4,
     "training.learning_rate": 0.1,
 }
-ROUNDS = {"hist": 30, "hfedavg": 20}
+ROUNDS = {"hist": 24, "hfedavg": 16}
 QUICK: dict[str, Any] = {
     "model.base": QUICK_BASE,
     "model.base_dtype": "float32",
