@@ -164,7 +164,8 @@ def _choices() -> tuple[Choice, ...]:
             "a decoder of the same size that can be had without a model hub; `model.base = 'gpt2'` runs the paper's",
         ),
         Choice(
-            "rank 16 on the query and value projections of all 30 layers, 921,600 numbers; alpha 32",
+            "rank 16 on the query and value projections of all 30 layers, 921,600 numbers; "
+            f"alpha {LORA['model.alpha']:g}",
             "the paper gives the rank; its 2.25 MB are GPT-2's one fused projection (c_attn) in 12 layers",
         ),
         Choice(
@@ -176,7 +177,7 @@ def _choices() -> tuple[Choice, ...]:
             "of the states as they are, plain SGD learns little: they share a large common part",
         ),
         Choice(
-            "the scale alpha / rank stays 2 in every submodel",
+            f"the scale alpha / rank stays {LORA['model.alpha'] / LORA['model.rank']:g} in every submodel",
             "the pairs of all cells then add up to the full model's pair",
         ),
         Choice(
