@@ -7,6 +7,7 @@ compared; its megabytes count bytes differently from table to table.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,7 +38,8 @@ class CostTable:
     """A table's settings and the paper's entries.
 
     `rounds` has the paper's global rounds by (method, split, cells), one a target; `ratios` its cost of
-    HFedAvg over HIST's at the higher target by (split, cells). `last_cell` asks for HFedAvg of the last cell too.
+    HFedAvg over HIST's at the higher target by (split, cells). `last_cell` asks for HFedAvg of the last cell too;
+    `lower` targets are looked at where the paper's are not reached.
     """
 
     name: str
@@ -50,18 +52,21 @@ class CostTable:
     rounds: Mapping[tuple[str, str, int], tuple[int, int]]
     ratios: Mapping[Setting, float]
     last_cell: bool = False
+    lower: tuple[float, ...] = ()
     smaller: str = ""
 
 
 def cost_ratio(theirs: Repeats, ours: Repeats, target: float, key: str = LOAD, times: float = 1) -> Spread:
-    """Their cost (`times` what is recorded) over ours to `target`, seed by seed; a seed that lacks one is left out."""
+    """Their cost (`times` what is recorded) over ours to `target`, seed by seed; None where a run ended without."""
 
-    def costs(repeats: Repeats) -> dict[int, float]:
-        reached = {result.labels["seed"]: result.to_target.get(f"{target:g}") for result in repeats.results}
-        return {seed: cost[key] for seed, cost in reached.items() if cost}
+    def costs(repeats: Repeats) -> dict[int, float | None]:
+        """By seed, of the runs that have come to the target or to their end."""
+        found = {r.labels["seed"]: (r.to_target.get(f"{target:g}"), r.finished) for r in repeats.results}
+        return {seed: cost[key] if cost else None for seed, (cost, ended) in found.items() if cost or ended}
 
     over, under = costs(theirs), costs(ours)
-    return Spread(tuple(times * over[seed] / under[seed] for seed in over if seed in under), ours.asked)
+    pairs = [(over[seed], under[seed]) for seed in over if seed in under]
+    return Spread(tuple(times * a / b if a and b else None for a, b in pairs), ours.asked)
 
 
 def of(results: Results, method: str, setting: Setting) -> Repeats:
@@ -106,6 +111,8 @@ def cost_table(table: CostTable, scale: Scale) -> Artefact:
     def why(hist: Repeats, whole: Repeats, setting: Setting, cost: Spread) -> str:
         """Where a cost ratio that is not the paper's comes from: what a round costs is no matter of chance."""
         rounds = cost_ratio(hist, whole, high, "round")
+        if not math.isfinite(cost.mean):
+            return f"Not every run of both comes to {high:.0%}."
         theirs = table.rounds["hist", *setting][1] / table.rounds["hfedavg", *setting][1]
         return (
             f"Ours is {cost.mean / table.ratios[setting]:.2f} times the paper's: HIST takes {rounds.mean:.2f} times "
@@ -146,6 +153,10 @@ def cost_table(table: CostTable, scale: Scale) -> Artefact:
                     why(hist, repeats, setting, ours) if verdict == "no" else "",
                     {target: spread.number for target, spread in ratios.items()},
                 )
+            if table.lower:
+                yield at_the_highest_common_target(
+                    table, words, of(results, "hfedavg", setting), hist, setting
+                )
         for target in table.targets:
             costs = [
                 {
@@ -172,7 +183,7 @@ def cost_table(table: CostTable, scale: Scale) -> Artefact:
         arms=tuple(
             arm(
                 table.base
-                | {"training.rounds": table.most_rounds, "training.targets": table.targets}
+                | {"training.rounds": table.most_rounds, "training.targets": (*table.lower, *table.targets)}
                 | {"training.stop_at_targets": True},
                 **contender,
                 split=split,
@@ -185,6 +196,25 @@ def cost_table(table: CostTable, scale: Scale) -> Artefact:
         rows=lambda results: list(rows(results)),
         panels=lambda results: cost_panels(results, table.settings),
         smaller=table.smaller,
+    )
+
+
+def at_the_highest_common_target(
+    table: CostTable, words: str, whole: Repeats, hist: Repeats, setting: Setting
+) -> Row:
+    """The cost ratio where it can be had: a row without a claim, since the paper has other targets."""
+    reached = [
+        target
+        for target in (*table.lower, *table.targets)
+        if all(repeats.to_target(target).number is not None for repeats in (whole, hist))
+    ]
+    what = f"{words}: cost of HFedAvg over HIST's to the highest accuracy that both reach"
+    paper = f"{table.ratios[setting]} to {table.targets[-1]:.0%}" if setting in table.ratios else "no claim"
+    if not reached:
+        return Row(what, paper, "not yet run")
+    ratio = cost_ratio(whole, hist, reached[-1])
+    return Row(
+        what, paper, f"{ratio.text('.3f')} to {reached[-1]:.0%}", values={f"{reached[-1]:.0%}": ratio.number}
     )
 
 
@@ -214,7 +244,8 @@ def table1_code(scale: Scale) -> Artefact:
     """Table I with as many clients and local steps as the commands in the authors' public code."""
     choice = Choice(
         "40 clients, H = 60 (two epochs), E = 5, no dropout",
-        "so the commands of the authors' public code have it for LeNet-5, but for its dropout of 0.3",
+        "so the commands of the authors' public code have it for LeNet-5, but for its dropout of 0.3; the paper's rounds "
+        "are about a third as many when cells are i.i.d., as H = 60 is three times 20",
     )
     more = {"network.clients": 40, "training.local_steps": 60}
     return cost_table(_lenet_table("table1-code", scale, more, choice), scale)
@@ -265,7 +296,8 @@ def _lenet_table(name: str, scale: Scale, more: dict[str, Any], choice: Choice) 
 
 def table2(scale: Scale) -> Artefact:
     """ResNet-18 on CIFAR-10, the inner channels of every block cut, to 75 % and 80 %."""
-    base = MLP | {"model.name": "resnet18", "data.name": "cifar10", "training.learning_rate": 0.05}
+    base = MLP | {"model.name": "resnet18", "data.name": "cifar10", "data.augment": "crop-flip"}
+    base |= {"training.learning_rate": 0.05}
     del base["model.hidden"]
     table = CostTable(
         name="table2",
@@ -276,8 +308,12 @@ def table2(scale: Scale) -> Artefact:
         "advantage grows from N = 2 to 4.",
         choices=(
             Choice(
-                "plain SGD, batch 50, learning rate 0.05, no momentum, no augmentation, the same for both methods",
+                "plain SGD, batch 50, learning rate 0.05, no momentum, the same for both methods",
                 "the paper names none of them",
+            ),
+            Choice(
+                "images are cropped at random and mirrored",
+                "the paper names no augmentation; without it both methods learn the clients' few images by heart",
             ),
             BYTES,
             Choice("H = 20, E = 5, 60 clients", "the paper says similar to the experiments before"),
@@ -299,6 +335,7 @@ def table2(scale: Scale) -> Artefact:
             hfedavg=[(26, 140), (30, 150), (22, 94), (24, 100)],
             hist=[(34, 170), (46, 212), (26, 112), (36, 134)],
         ),
+        lower=(0.3, 0.4, 0.5, 0.55, 0.6, 0.65, 0.7),
         ratios={("shards", 2): 1.65, ("shards", 4): 2.83, ("cell-iid", 2): 1.68, ("cell-iid", 4): 2.99},
     )
     if scale.quick:
@@ -323,5 +360,6 @@ def _smaller(
         rounds={},
         ratios={},
         last_cell=False,
+        lower=(),
         smaller=f"{words}, cell i.i.d. alone, to {targets[0]:.0%} and {targets[1]:.0%}.",
     )
