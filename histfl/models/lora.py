@@ -5,8 +5,10 @@ The transformer is frozen. Beside each adapted layer W runs a pair of thin matri
     y = W z + (alpha / rank) B A z,    A [rank, inputs], B [outputs, rank],
 
 a network with one hidden layer of `rank` neurons: the rank indices are the units that HIST deals out.
-A cell that holds 4 of 16 trains 4 rows of each A and the 4 columns of each B that belong to them. The
-scale stays alpha / 16 in every cell, so that the pairs of all cells add up to the pair of the full model.
+A cell that holds 4 of 16 trains 4 rows of each A and the 4 columns of each B that belong to them, as a model
+of rank 4: at the scale alpha / 4. So the change that the merged model makes to W, at alpha / 16, is the mean
+of the cells' changes. At one scale for all it would be their sum: each cell, which does not see what the others
+have added, would adapt W in full, and the merged model N times too far.
 The linear head on top is trained and averaged as any parameter that every cell holds.
 """
 
@@ -101,7 +103,21 @@ def add_lora(
     for parameter in adapted.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.float()  # small steps would be lost in half precision
+    for name, module in adapted.named_modules():
+        if name.rpartition(".")[0].endswith(".lora_A"):
+            module.__class__ = Down
     return adapted
+
+
+class Down(nn.Linear):
+    """A, and the scale of as many rank indices as it holds: those of a submodel, or those that a mask leaves.
+
+    peft multiplies by alpha / rank; the rest of the way to alpha / held is gone here.
+    """
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        held = (self.weight != 0).any(dim=1).sum()
+        return super().forward(input) * (self.out_features / held.clamp(min=1)).to(input.dtype)
 
 
 def rank_axes(model: nn.Module) -> Mapping[str, Sequence[tuple[str, int]]]:

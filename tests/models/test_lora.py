@@ -82,6 +82,30 @@ def test_the_pair_is_added_at_its_scale(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_cells_pair_has_the_scale_of_its_own_rank(kind: str) -> None:
+    """A cell that holds 2 of 4 adds alpha / 2 B A: the mean over two cells is what the full model adds."""
+    model, ids = classifier(kind), tokens(5)
+    planned = plan(model, ids)
+    parameters = trained(model)
+    cells = draw(planned, even_counts(planned, 2), np.random.default_rng(1))
+    changes: dict[str, list[torch.Tensor]] = {}
+    for cell in cells:
+        compact, merged = extract(parameters, cell), {}
+        for layer, ((down, _), (up, _)) in model.unit_axes().items():
+            change = 8.0 / 2 * compact[up] @ compact[down]
+            changes.setdefault(layer, []).append(change)
+            weight = model.get_submodule(layer).base_layer.weight
+            merged[f"{layer}.base_layer.weight"] = weight + (change.T if kind == "gpt2" else change)
+            merged[up] = torch.zeros_like(parameters[up])
+        torch.testing.assert_close(
+            functional_call(model, compact, (ids,)), functional_call(model, merged, (ids,))
+        )
+    for layer, ((down, _), (up, _)) in model.unit_axes().items():
+        full = 8.0 / 4 * parameters[up] @ parameters[down]
+        torch.testing.assert_close(torch.stack(changes[layer]).mean(dim=0), full)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_rank_is_cut_and_compact_equals_masked(kind: str) -> None:
     model, ids = classifier(kind), tokens(8)
     planned = plan(model, ids)
@@ -160,6 +184,20 @@ def test_a_round_of_hist_is_the_one_written_out(kind: str) -> None:
         assert changed == made.model.get_parameter(name).requires_grad, name
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU here")
+@pytest.mark.parametrize("method", ["hist", "hfedavg"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_rounds_on_a_gpu_agree_with_the_cpu(kind: str, method: str) -> None:
+    ends = {}
+    for device, engine in (("cpu", ReferenceEngine()), ("cuda", VectorisedEngine())):
+        made = experiment(kind, clients=5, cells=2, method=method, device=device)
+        start = {name: value.detach().clone() for name, value in made.model.named_parameters()}
+        *_, last = hist(made.hist, start, engine, first_round=0, rounds=3)
+        ends[device] = last.state
+    for name, value in ends["cpu"].items():
+        torch.testing.assert_close(ends["cuda"][name].cpu(), value, rtol=1e-8, atol=1e-9, msg=name)
+
+
 def test_a_local_folder_becomes_the_papers_model(tmp_path: Path) -> None:
     save("gpt2", tmp_path, ["a", "b"])
     models = [build_model("lora", {"base": str(tmp_path)}, (6,), 5, seed=seed) for seed in (1, 1, 2)]
@@ -231,11 +269,14 @@ def test_models_with_encoder_and_decoder_are_refused() -> None:
         LoraClassifier(model, 3)
 
 
-def experiment(kind: str, *, clients: int, cells: int) -> Experiment:
+def experiment(
+    kind: str, *, clients: int, cells: int, method: str = "hist", device: str = "cpu"
+) -> Experiment:
     tables: dict[str, Any] = {
         "training": {"local_steps": 2, "edge_rounds": 2, "batch_size": 3, "learning_rate": 0.2, "rounds": 1},
         "uplink": {"name": "ideal"},
         "data": {"split": "iid"},
+        "method": {"name": method},
     }
     train, test = (
         TensorData(tokens(samples, seed=samples), torch.arange(samples) % 3, ("a", "b", "c"))
@@ -243,7 +284,7 @@ def experiment(kind: str, *, clients: int, cells: int) -> Experiment:
     )
     network = Network.uniform(cells=cells, clients=clients)
     config = checked(Config, tables, "test")
-    return build(config, Ingredients(classifier(kind), train, test, network), device="cpu")
+    return build(config, Ingredients(classifier(kind), train, test, network), device=device)
 
 
 def _cell(made: Experiment, submodel: Any, start: State, cell: int) -> State:

@@ -177,8 +177,9 @@ def _choices() -> tuple[Choice, ...]:
             "of the states as they are, plain SGD learns little: they share a large common part",
         ),
         Choice(
-            f"the scale alpha / rank stays {LORA['model.alpha'] / LORA['model.rank']:g} in every submodel",
-            "the pairs of all cells then add up to the full model's pair",
+            "a cell's pairs have the scale alpha / rank of its own rank, 8 or 4",
+            "so LoRA defines it; the merged model then adds the mean of what the cells add, and with one scale for all "
+            "N times as much, on which HIST did not learn",
         ),
         Choice(
             f"whole posts with headers, the first {LORA['data.max_length']} tokens of each",
