@@ -29,7 +29,7 @@ LORA: dict[str, Any] = {
     "model.name": "lora",
     "model.base": BASE,
     "model.rank": 16,
-    "model.alpha": 32.0,
+    "model.alpha": 8.0,
     "model.base_dtype": "bfloat16",
     "data.name": "20newsgroups",
     "data.max_length": 64,
