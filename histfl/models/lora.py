@@ -104,15 +104,15 @@ def add_lora(
         if parameter.requires_grad:
             parameter.data = parameter.data.float()  # small steps would be lost in half precision
     for name, module in adapted.named_modules():
-        if name.rpartition(".")[0].endswith(".lora_A"):
+        if name.rpartition(".")[0].endswith(".lora_A") and type(module) is nn.Linear:
             module.__class__ = Down
     return adapted
 
 
 class Down(nn.Linear):
-    """A, and the scale of as many rank indices as it holds: those of a submodel, or those that a mask leaves.
+    """A, times rank / held: peft multiplies by alpha / rank, and the pair's scale is alpha / held.
 
-    peft multiplies by alpha / rank; the rest of the way to alpha / held is gone here.
+    Held are the rank indices of a submodel, or those that a mask leaves of the full model.
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
