@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import tracemalloc
 from collections.abc import Callable
@@ -94,12 +95,16 @@ def numbers_in(function: Callable[[], Any]) -> int:
 
 
 def peak_bytes_in(function: Callable[[], Any]) -> int:
+    """No garbage is collected meanwhile: when that happens is up to all that the process did before."""
+    gc.collect()
+    gc.disable()
     tracemalloc.start()
     try:
         function()
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
+        gc.enable()
 
 
 def work_of_a_round(run: Experiment) -> Work:
