@@ -6,9 +6,9 @@ python benchmarks/report.py --docs        docs/performance.md with what benchmar
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -223,8 +223,21 @@ def _scaling(report: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-if __name__ == "__main__":
-    if sys.argv[1:] == ["--docs"]:
+def main() -> None:
+    parser = argparse.ArgumentParser(description="tables and plots from the benchmark's JSON files")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument(
+        "file", nargs="?", type=Path, metavar="FILE.json", help="write its table and plot beside it"
+    )
+    what.add_argument("--docs", action="store_true", help="write docs/performance.md from benchmarks/results")
+    given = parser.parse_args()
+    if given.docs:
         update_docs()
+    elif not given.file.is_file():
+        parser.error(f"there is no file {given.file}; name a JSON file of benchmarks/results")
     else:
-        print(write_report(Path(sys.argv[1])))
+        print(write_report(given.file))
+
+
+if __name__ == "__main__":
+    main()
