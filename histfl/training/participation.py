@@ -85,7 +85,8 @@ class Participation:
         outside = [cell for cell in cells if not 0 <= cell < network.num_cells]
         if outside:
             raise UsageError(
-                f"active_cells has {outside[0]}, but the cells of this network are 0 to {network.num_cells - 1}"
+                f"active_cells has {outside[0]}, but the cells of this network are 0 to {network.num_cells - 1}; "
+                "list some of these"
             )
         return sorted(cells)
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from histfl.experiments.reproduce.artefact import Choice, Scale
+from histfl.experiments.reproduce.results import Repeats, Results
+
+LOAD = "megabytes_per_client"
+Setting = tuple[str, int]  # split, cells
 
 METHODS = {"hist": "HIST", "hfedavg": "HFedAvg"}
 SPLITS = {"shards": "fully non-i.i.d.", "cell-iid": "cell i.i.d., client non-i.i.d."}
@@ -25,9 +29,9 @@ OPTIMISER = Choice(
     "the paper names none of them; these are the settings of the authors' public code, less its dropout, which "
     "the paper does not mention",
 )
-LAST = "HFedAvg of the last cell alone"
+HFEDAVG_LAST = "HFedAvg of the last cell alone"
 LAST_CELL = Choice(
-    f"{LAST} is run beside HFedAvg, a client's load counted as if all cells sent",
+    f"{HFEDAVG_LAST} is run beside HFedAvg, a client's load counted as if all cells sent",
     "the first version of the authors' public code empties the list of the edges' models for every cell, so that the "
     "cloud takes over the last cell's model alone; a later version has that mended. Whether the paper's numbers come from "
     "the first cannot be known, but they can be compared",
@@ -40,8 +44,21 @@ BYTES = Choice(
 
 def contenders(cells: int, *, last_cell: bool) -> list[dict[str, Any]]:
     """The labels of HIST and HFedAvg, and with `last_cell` of HFedAvg of the last cell alone."""
-    methods: list[dict[str, Any]] = [{"method": method, "cells": cells} for method in METHODS]
-    return methods + [{"method": "hfedavg", "cells": cells, "active_cells": [cells - 1]}] * last_cell
+    found: list[dict[str, Any]] = [{"method": method, "cells": cells} for method in METHODS]
+    if last_cell:
+        found.append({"method": "hfedavg", "cells": cells, "active_cells": [cells - 1]})
+    return found
+
+
+def of(results: Results, method: str, setting: Setting) -> Repeats:
+    """The runs of a method in which all cells take part."""
+    return results.of(method=method, split=setting[0], cells=setting[1], active_cells=None)
+
+
+def of_last_cell(results: Results, setting: Setting) -> Repeats:
+    """The runs of HFedAvg in which the last cell alone takes part."""
+    split, cells = setting
+    return results.of(method="hfedavg", split=split, cells=cells, active_cells=[cells - 1])
 
 
 def quick_images(scale: Scale) -> str:

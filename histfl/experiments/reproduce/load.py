@@ -8,21 +8,23 @@ from collections.abc import Sequence
 from histfl.experiments.reproduce.artefact import Artefact, Choice, Panel, Row, Scale, arm
 from histfl.experiments.reproduce.bases import (
     BYTES,
-    LAST,
+    HFEDAVG_LAST,
     LAST_CELL,
+    LOAD,
     METHODS,
     MLP,
     OPTIMISER,
     SPLITS,
     contenders,
+    of,
+    of_last_cell,
     quick_mlp,
     quick_words,
 )
 from histfl.experiments.reproduce.claims import told, trend, versus
 from histfl.experiments.reproduce.drawing import curve_of, learning_curve
-from histfl.experiments.reproduce.results import Repeats, Results, Spread
+from histfl.experiments.reproduce.results import Results, Spread
 
-LOAD = "megabytes_per_client"
 LOAD_LABEL = "MB sent by a client"
 UNIT, WHOLE, HIDDEN = 795, 10, 300  # parameters of a hidden neuron, of the output's bias; hidden neurons
 
@@ -36,18 +38,17 @@ def rounds_for(megabytes: float, method: str, cells: int) -> int:
 def fig4(scale: Scale) -> Artefact:
     """Test accuracy against megabytes a client, N in {2, 4, 6}, both splits."""
     base, cell_numbers, splits, loads = MLP, [2, 4, 6], list(SPLITS), [25, 50, 100, 200]
+    last_cell = ["shards"]  # the splits for which HFedAvg of the last cell is run too
     if scale.quick:
         base, cell_numbers, splits, loads = quick_mlp(scale), [2, 4], ["shards"], [9, 18]
-
-    def of(results: Results, method: str, cells: int, split: str) -> Repeats:
-        return results.of(method=method, cells=cells, split=split, active_cells=None)
+        last_cell = []
 
     def at(results: Results, load: float, method: str, cells: int, split: str) -> Spread:
-        return of(results, method, cells, split).accuracy_at(LOAD, load)
+        return of(results, method, (split, cells)).accuracy_at(LOAD, load)
 
-    def last_cell_at(results: Results, load: float, cells: int) -> Spread:
-        repeats = results.of(method="hfedavg", cells=cells, split="shards", active_cells=[cells - 1])
-        return repeats.accuracy_at("round", rounds_for(load, "hfedavg", cells))
+    def last_cell_at(results: Results, load: float, cells: int, split: str) -> Spread:
+        rounds = rounds_for(load, "hfedavg", cells)
+        return of_last_cell(results, (split, cells)).accuracy_at("round", rounds)
 
     def rows(results: Results) -> list[Row]:
         found = []
@@ -71,9 +72,11 @@ def fig4(scale: Scale) -> Artefact:
                         found.append(trend(what, by_cells, "falls", digits=".3f"))
                     else:
                         found.append(told(what, by_cells, digits=".3f"))
-                if split == "shards" and not scale.quick:
-                    by_cells = {f"N={cells}": last_cell_at(results, load, cells) for cells in cell_numbers}
-                    what = f"{SPLITS[split]}: accuracy of {LAST} at {load} MB over N"
+                if split in last_cell:
+                    by_cells = {
+                        f"N={cells}": last_cell_at(results, load, cells, split) for cells in cell_numbers
+                    }
+                    what = f"{SPLITS[split]}: accuracy of {HFEDAVG_LAST} at {load} MB over N"
                     found.append(trend(what, by_cells, "falls", digits=".3f"))
         return found
 
@@ -88,7 +91,7 @@ def fig4(scale: Scale) -> Artefact:
                     for colour, cells in enumerate(cell_numbers)
                     for method, name in METHODS.items()
                     for curve in learning_curve(
-                        of(results, method, cells, split),
+                        of(results, method, (split, cells)),
                         f"{name}, N = {cells}",
                         LOAD,
                         colour=colour,
@@ -122,7 +125,7 @@ def fig4(scale: Scale) -> Artefact:
             for seed in scale.seeds
             for split in splits
             for cells in cell_numbers
-            for contender in contenders(cells, last_cell=split == "shards" and not scale.quick)
+            for contender in contenders(cells, last_cell=split in last_cell)
         ),
         rows=rows,
         panels=panels,

@@ -15,22 +15,24 @@ from typing import Any
 from histfl.experiments.reproduce.artefact import Artefact, Choice, Panel, Row, Scale, arm
 from histfl.experiments.reproduce.bases import (
     BYTES,
-    LAST,
+    HFEDAVG_LAST,
     LAST_CELL,
+    LOAD,
     METHODS,
     MLP,
     OPTIMISER,
     SPLITS,
+    Setting,
     contenders,
+    of,
+    of_last_cell,
     quick_images,
 )
 from histfl.experiments.reproduce.claims import judged, trend, versus
 from histfl.experiments.reproduce.drawing import learning_curve
 from histfl.experiments.reproduce.results import Repeats, Results, Spread
 
-LOAD = "megabytes_per_client"
 WITHIN = 0.25  # of the paper's cost ratio
-Setting = tuple[str, int]  # split, cells
 
 
 @dataclass(frozen=True)
@@ -69,17 +71,6 @@ def cost_ratio(theirs: Repeats, ours: Repeats, target: float, key: str = LOAD, t
     return Spread(tuple(times * a / b if a and b else None for a, b in pairs), ours.asked)
 
 
-def of(results: Results, method: str, setting: Setting) -> Repeats:
-    """The runs of one method in one of a table's settings."""
-    return results.of(method=method, split=setting[0], cells=setting[1], active_cells=None)
-
-
-def of_last_cell(results: Results, setting: Setting) -> Repeats:
-    """The runs of HFedAvg in which the last cell alone takes part."""
-    split, cells = setting
-    return results.of(method="hfedavg", split=split, cells=cells, active_cells=[cells - 1])
-
-
 def cost_panels(results: Results, settings: Sequence[Setting]) -> list[Panel]:
     """Accuracy against what a client has sent, a panel a split."""
     return [
@@ -108,15 +99,15 @@ def cost_table(table: CostTable, scale: Scale) -> Artefact:
     """The artefact of a table: HIST and HFedAvg, run to the higher target in each of its settings."""
     low, high = table.targets
 
-    def why(hist: Repeats, whole: Repeats, setting: Setting, cost: Spread) -> str:
+    def why(hist: Repeats, name: str, whole: Repeats, setting: Setting, cost: Spread) -> str:
         """Where a cost ratio that is not the paper's comes from: what a round costs is no matter of chance."""
-        rounds = cost_ratio(hist, whole, high, "round")
         if not math.isfinite(cost.mean):
             return f"Not every run of both comes to {high:.0%}."
+        rounds = cost_ratio(hist, whole, high, "round")
         theirs = table.rounds["hist", *setting][1] / table.rounds["hfedavg", *setting][1]
         return (
             f"Ours is {cost.mean / table.ratios[setting]:.2f} times the paper's: HIST takes {rounds.mean:.2f} times "
-            f"the rounds of HFedAvg, in the paper {theirs:.2f} times."
+            f"the rounds of {name}, in the paper {theirs:.2f} times."
         )
 
     def rows(results: Results) -> Iterator[Row]:
@@ -124,7 +115,7 @@ def cost_table(table: CostTable, scale: Scale) -> Artefact:
             words = f"{SPLITS[setting[0]]}, N = {setting[1]}"
             arms = [(name, of(results, method, setting), method) for method, name in METHODS.items()]
             if table.last_cell:
-                arms.append((LAST, of_last_cell(results, setting), "hfedavg"))
+                arms.append((HFEDAVG_LAST, of_last_cell(results, setting), "hfedavg"))
             for name, repeats, method in arms:
                 reached = [repeats.to_target(target) for target in table.targets]
                 paper = table.rounds.get((method, *setting))
@@ -137,7 +128,7 @@ def cost_table(table: CostTable, scale: Scale) -> Artefact:
             (_, hist, _), *others = arms
             for name, repeats, _ in others:
                 # Records have the mean load of all clients: where one cell alone sends, 1/N of that of its clients.
-                senders = setting[1] if name == LAST else 1
+                senders = setting[1] if name == HFEDAVG_LAST else 1
                 ratios = {
                     f"{target:.0%}": cost_ratio(repeats, hist, target, times=senders)
                     for target in table.targets
@@ -150,7 +141,7 @@ def cost_table(table: CostTable, scale: Scale) -> Artefact:
                     f"{paper_ratio}" if paper_ratio is not None else "no number at this scale",
                     ours.text(".3f"),
                     verdict,
-                    why(hist, repeats, setting, ours) if verdict == "no" else "",
+                    why(hist, name, repeats, setting, ours) if verdict == "no" else "",
                     {target: spread.number for target, spread in ratios.items()},
                 )
             if table.lower:

@@ -15,10 +15,10 @@ import numpy as np
 
 from histfl.data.pretrained import folder_of
 from histfl.experiments.reproduce.artefact import Artefact, Choice, Row, Scale, arm
-from histfl.experiments.reproduce.bases import BYTES, METHODS, SPLITS
+from histfl.experiments.reproduce.bases import BYTES, LOAD, METHODS, SPLITS, Setting, of
 from histfl.experiments.reproduce.claims import judged, told, trend, versus
 from histfl.experiments.reproduce.results import Repeats, Result, Results, Spread
-from histfl.experiments.reproduce.tables import LOAD, SETTINGS, WITHIN, Setting, cost_panels, of
+from histfl.experiments.reproduce.tables import SETTINGS, WITHIN, cost_panels
 
 EDGE_ROUNDS = 5
 SHARES = (0.90, 0.97)  # of the final accuracy, as 70 % and 76 % are about
