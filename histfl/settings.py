@@ -19,6 +19,7 @@ NonNegative = Annotated[float, Field(strict=True, ge=0, le=1e30)]
 Fraction = Annotated[float, Field(strict=True, ge=0, le=1)]
 Decibels = Annotated[float, Field(strict=True, ge=-300, le=300)]
 Count = Annotated[int, Field(strict=True, ge=1, le=10**9)]
+Whole = Annotated[int, Field(strict=True)]
 Seed = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
 Switch = Annotated[bool, Field(strict=True)]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tomli_w
-from pydantic import ConfigDict, Field, StrictInt, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from histfl.errors import UsageError
 from histfl.network.file import MAX_CLIENTS
@@ -25,6 +25,7 @@ from histfl.settings import (
     Seed,
     Settings,
     Switch,
+    Whole,
     checked,
     read_toml,
 )
@@ -87,7 +88,7 @@ class NetworkSettings(Settings):
     clients: Annotated[int, Field(strict=True, ge=1, le=MAX_CLIENTS)] = Field(
         default=60, description="in all cells together, spread evenly; a network file has its own"
     )
-    active_cells: Literal["all"] | Count | tuple[StrictInt, ...] = Field(
+    active_cells: Literal["all"] | Count | tuple[Whole, ...] = Field(
         default="all", description="all, a number sampled in each global round, or a list of cells (from 0)"
     )
     participants: Literal["all"] | Count = Field(
