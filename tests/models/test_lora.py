@@ -194,8 +194,10 @@ def test_rounds_on_a_gpu_agree_with_the_cpu(kind: str, method: str) -> None:
         start = {name: value.detach().clone() for name, value in made.model.named_parameters()}
         *_, last = hist(made.hist, start, engine, first_round=0, rounds=3)
         ends[device] = last.state
+    # Llama computes its norms and its rotary embedding in single precision whatever the weights have.
+    rtol, atol = (1e-4, 1e-6) if kind == "llama" else (1e-8, 1e-9)
     for name, value in ends["cpu"].items():
-        torch.testing.assert_close(ends["cuda"][name].cpu(), value, rtol=1e-8, atol=1e-9, msg=name)
+        torch.testing.assert_close(ends["cuda"][name].cpu(), value, rtol=rtol, atol=atol)
 
 
 def test_a_local_folder_becomes_the_papers_model(tmp_path: Path) -> None:
