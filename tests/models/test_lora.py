@@ -195,7 +195,7 @@ def test_rounds_on_a_gpu_agree_with_the_cpu(kind: str, method: str) -> None:
         *_, last = hist(made.hist, start, engine, first_round=0, rounds=3)
         ends[device] = last.state
     # Llama computes its norms and its rotary embedding in single precision whatever the weights have.
-    rtol, atol = (1e-4, 1e-6) if kind == "llama" else (1e-8, 1e-9)
+    rtol, atol = (1e-3, 1e-5) if kind == "llama" else (1e-8, 1e-9)
     for name, value in ends["cpu"].items():
         torch.testing.assert_close(ends["cuda"][name].cpu(), value, rtol=rtol, atol=atol)
 

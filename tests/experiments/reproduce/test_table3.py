@@ -36,7 +36,7 @@ def test_the_papers_settings() -> None:
         assert arm.config.model.options["base"] == BASE
         assert arm.config.model.options["rank"] == 16
         assert (arm.config.training.local_steps, arm.config.training.edge_rounds) == (40, 5)
-        assert arm.config.training.rounds == (24 if arm.labels["method"] == "hist" else 16)
+        assert arm.config.training.rounds == (14 if arm.labels["method"] == "hist" else 10)
     assert f"batch {LORA['training.batch_size']}, learning rate {LORA['training.learning_rate']}" in " ".join(
         choice.what for choice in artefact.choices
     )
