@@ -29,6 +29,7 @@ LABELS = {
     "participants": ("network.participants", "participants-{}"),
     "edge_rounds": ("training.edge_rounds", "E{}"),
     "local_steps": ("training.local_steps", "H{}"),
+    "alpha": ("model.alpha", "alpha{:g}"),
     "snr_db": ("network.snr_db", "snr{:g}dB"),
     "split": ("data.split", "{}"),
     "seed": ("training.seed", "seed{}"),

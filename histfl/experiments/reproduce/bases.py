@@ -50,15 +50,15 @@ def contenders(cells: int, *, last_cell: bool) -> list[dict[str, Any]]:
     return found
 
 
-def of(results: Results, method: str, setting: Setting) -> Repeats:
-    """The runs of a method in which all cells take part."""
-    return results.of(method=method, split=setting[0], cells=setting[1], active_cells=None)
+def of(results: Results, method: str, setting: Setting, **more: Any) -> Repeats:
+    """The runs of a method, with all cells and the artefact's own alpha but where `more` labels say otherwise."""
+    labels = {"active_cells": None, "alpha": None, **more}
+    return results.of(method=method, split=setting[0], cells=setting[1], **labels)
 
 
 def of_last_cell(results: Results, setting: Setting) -> Repeats:
     """The runs of HFedAvg in which the last cell alone takes part."""
-    split, cells = setting
-    return results.of(method="hfedavg", split=split, cells=cells, active_cells=[cells - 1])
+    return of(results, "hfedavg", setting, active_cells=[setting[1] - 1])
 
 
 def quick_images(scale: Scale) -> str:

@@ -33,6 +33,17 @@ class Result:
     def rounds_done(self) -> int:
         return int(self.columns["round"][-1])
 
+    def cost_to(self, target: float, key: str) -> float | None:
+        """`key` of COLUMNS in the first round that came to `target`; None where none has.
+
+        Of a target that the run did not count itself, the first of the rounds that are kept.
+        """
+        if (counted := f"{target:g}") in self.to_target:
+            reached = self.to_target[counted]
+            return None if reached is None else float(reached[key])
+        there = np.flatnonzero(self.columns["accuracy"] >= target)
+        return float(self.columns[key][there[0]]) if len(there) else None
+
     def at(self, key: str, value: float) -> float | None:
         """The accuracy where the column `key` reaches `value`, between rounds on a line; None beyond the end."""
         across, accuracy = self.columns[key], self.columns["accuracy"]
@@ -93,16 +104,19 @@ class Repeats:
     results: tuple[Result, ...]
     asked: int
 
-    def to_target(self, target: float, key: str = "round") -> Spread:
-        """`key` of COLUMNS when the accuracy first reached `target`."""
-        values: list[float | None] = []
-        for result in self.results:
-            reached = result.to_target.get(f"{target:g}")
-            if reached is not None:
-                values.append(float(reached[key]))
-            elif result.finished:
-                values.append(None)
-        return Spread(tuple(values), self.asked)
+    def costs_to(self, target: float | None, key: str = "round") -> dict[int, float | None]:
+        """By seed `key` of COLUMNS when the accuracy first reached `target`, None where a run ended without.
+
+        A run that goes on is left out, and every run while the target is not known (None).
+        """
+        if target is None:
+            return {}
+        found = {result.labels["seed"]: (result.cost_to(target, key), result) for result in self.results}
+        return {seed: cost for seed, (cost, run) in found.items() if cost is not None or run.finished}
+
+    def to_target(self, target: float | None, key: str = "round") -> Spread:
+        """The same over the seeds."""
+        return Spread(tuple(self.costs_to(target, key).values()), self.asked)
 
     def accuracy_at(self, key: str, value: float) -> Spread:
         return self._spread([result.at(key, value) for result in self.results])

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from histfl.experiments.reproduce.artefact import Artefact, Choice, Panel, Row, Scale, arm
+from histfl.experiments.reproduce.artefact import Artefact, Choice, Panel, Row, Scale, Verdict, arm
 from histfl.experiments.reproduce.bases import (
     BYTES,
     HFEDAVG_LAST,
@@ -58,17 +58,59 @@ class CostTable:
     smaller: str = ""
 
 
-def cost_ratio(theirs: Repeats, ours: Repeats, target: float, key: str = LOAD, times: float = 1) -> Spread:
+def cost_ratio(
+    theirs: Repeats, ours: Repeats, target: float | None, key: str = LOAD, times: float = 1
+) -> Spread:
     """Their cost (`times` what is recorded) over ours to `target`, seed by seed; None where a run ended without."""
-
-    def costs(repeats: Repeats) -> dict[int, float | None]:
-        """By seed, of the runs that have come to the target or to their end."""
-        found = {r.labels["seed"]: (r.to_target.get(f"{target:g}"), r.finished) for r in repeats.results}
-        return {seed: cost[key] if cost else None for seed, (cost, ended) in found.items() if cost or ended}
-
-    over, under = costs(theirs), costs(ours)
+    over, under = theirs.costs_to(target, key), ours.costs_to(target, key)
     pairs = [(over[seed], under[seed]) for seed in over if seed in under]
     return Spread(tuple(times * a / b if a and b else None for a, b in pairs), ours.asked)
+
+
+@dataclass(frozen=True)
+class PaperCost:
+    """The paper's cost of HFedAvg over HIST's at the higher target, and HIST's rounds over HFedAvg's there."""
+
+    ratio: float
+    rounds: float
+
+
+def cost_row(
+    words: str,
+    name: str,
+    theirs: Repeats,
+    hist: Repeats,
+    targets: Mapping[str, float | None],
+    paper: PaperCost | None,
+    times: float = 1,
+) -> Row:
+    """What `theirs`, called `name`, costs over HIST at the last of the `targets`, beside the paper's.
+
+    Where it is not the paper's the rounds tell why: what a round costs is no matter of chance.
+    """
+    ratios = {shown: cost_ratio(theirs, hist, target, times=times) for shown, target in targets.items()}
+    shown, high = list(targets.items())[-1]
+    ours = ratios[shown]
+    verdict: Verdict = ""
+    why = ""
+    if paper is not None:
+        verdict = judged(abs(ours.mean / paper.ratio - 1) <= WITHIN, ours)
+    if paper is not None and verdict == "no":
+        rounds = cost_ratio(hist, theirs, high, "round")
+        why = f"Not every run of both comes to {shown}."
+        if math.isfinite(ours.mean):
+            why = (
+                f"Ours is {ours.mean / paper.ratio:.2f} times the paper's: HIST takes {rounds.mean:.2f} times the "
+                f"rounds of {name}, in the paper {paper.rounds:.2f} times."
+            )
+    return Row(
+        f"{words}: cost of {name} over HIST's to {shown}",
+        f"{paper.ratio}" if paper else "no number at this scale",
+        ours.text(".3f"),
+        verdict,
+        why,
+        {target: spread.number for target, spread in ratios.items()},
+    )
 
 
 def cost_panels(results: Results, settings: Sequence[Setting]) -> list[Panel]:
@@ -99,17 +141,6 @@ def cost_table(table: CostTable, scale: Scale) -> Artefact:
     """The artefact of a table: HIST and HFedAvg, run to the higher target in each of its settings."""
     low, high = table.targets
 
-    def why(hist: Repeats, name: str, whole: Repeats, setting: Setting, cost: Spread) -> str:
-        """Where a cost ratio that is not the paper's comes from: what a round costs is no matter of chance."""
-        if not math.isfinite(cost.mean):
-            return f"Not every run of both comes to {high:.0%}."
-        rounds = cost_ratio(hist, whole, high, "round")
-        theirs = table.rounds["hist", *setting][1] / table.rounds["hfedavg", *setting][1]
-        return (
-            f"Ours is {cost.mean / table.ratios[setting]:.2f} times the paper's: HIST takes {rounds.mean:.2f} times "
-            f"the rounds of {name}, in the paper {theirs:.2f} times."
-        )
-
     def rows(results: Results) -> Iterator[Row]:
         for setting in table.settings:
             words = f"{SPLITS[setting[0]]}, N = {setting[1]}"
@@ -129,20 +160,15 @@ def cost_table(table: CostTable, scale: Scale) -> Artefact:
             for name, repeats, _ in others:
                 # Records have the mean load of all clients: where one cell alone sends, 1/N of that of its clients.
                 senders = setting[1] if name == HFEDAVG_LAST else 1
-                ratios = {
-                    f"{target:.0%}": cost_ratio(repeats, hist, target, times=senders)
-                    for target in table.targets
-                }
-                ours, paper_ratio = ratios[f"{high:.0%}"], table.ratios.get(setting)
-                close = paper_ratio is not None and abs(ours.mean / paper_ratio - 1) <= WITHIN
-                verdict = judged(close, ours) if paper_ratio is not None else ""
-                yield Row(
-                    f"{words}: cost of {name} over HIST's to {high:.0%}",
-                    f"{paper_ratio}" if paper_ratio is not None else "no number at this scale",
-                    ours.text(".3f"),
-                    verdict,
-                    why(hist, name, repeats, setting, ours) if verdict == "no" else "",
-                    {target: spread.number for target, spread in ratios.items()},
+                targets = {f"{target:.0%}": target for target in table.targets}
+                yield cost_row(
+                    words,
+                    name,
+                    repeats,
+                    hist,
+                    targets,
+                    paper_cost(table.ratios, table.rounds, setting),
+                    senders,
                 )
             if table.lower:
                 yield at_the_highest_common_target(
@@ -188,6 +214,15 @@ def cost_table(table: CostTable, scale: Scale) -> Artefact:
         panels=lambda results: cost_panels(results, table.settings),
         smaller=table.smaller,
     )
+
+
+def paper_cost(
+    ratios: Mapping[Setting, float], rounds: Mapping[tuple[str, str, int], tuple[int, int]], setting: Setting
+) -> PaperCost | None:
+    """The paper's in a setting; None where it has no number."""
+    if setting not in ratios:
+        return None
+    return PaperCost(ratios[setting], rounds["hist", *setting][1] / rounds["hfedavg", *setting][1])
 
 
 def at_the_highest_common_target(
