@@ -37,7 +37,7 @@ def lora(
     sample_inputs: torch.Tensor | None = None,
     base: str = DEFAULT_BASE,
     rank: int = 16,
-    alpha: float = 32.0,
+    alpha: float = 4.0,
     target_modules: Sequence[str] = (),
     head: Head = "trained",
     pooling: Pooling = "mean",
