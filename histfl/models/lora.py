@@ -116,8 +116,11 @@ class Down(nn.Linear):
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        held = (self.weight != 0).any(dim=1).sum()
-        return super().forward(input) * (self.out_features / held.clamp(min=1)).to(input.dtype)
+        rank, rows = self.out_features, self.weight.shape[0]
+        if rows < rank:
+            return super().forward(input) * (rank / rows)
+        held = (self.weight != 0).any(dim=1).sum().clamp(min=1)
+        return super().forward(input) * (rank / held.to(input.dtype))
 
 
 def rank_axes(model: nn.Module) -> Mapping[str, Sequence[tuple[str, int]]]:

@@ -18,7 +18,7 @@ from histfl.errors import UsageError
 from histfl.experiments.build import Experiment, Ingredients, build
 from histfl.experiments.config import Config
 from histfl.models import build_model
-from histfl.models.lora import LoraClassifier, add_lora
+from histfl.models.lora import Down, LoraClassifier, add_lora
 from histfl.network import Network
 from histfl.partition import draw, even_counts, extract, masks, plan
 from histfl.settings import checked
@@ -103,6 +103,18 @@ def test_a_cells_pair_has_the_scale_of_its_own_rank(kind: str) -> None:
     for layer, ((down, _), (up, _)) in model.unit_axes().items():
         full = 8.0 / 4 * parameters[up] @ parameters[down]
         torch.testing.assert_close(torch.stack(changes[layer]).mean(dim=0), full)
+
+
+def test_a_row_of_zeros_is_still_held_by_a_submodel() -> None:
+    """Rank 6 in double precision: 3 rows, one of them zero, are scaled by 6/3; of the masked model's 6, by 6/2."""
+    down, inputs = Down(5, 6, bias=False).double(), torch.randn(4, 5, dtype=torch.float64)
+    rows = torch.randn(3, 5, dtype=torch.float64)
+    rows[1] = 0
+    compact = functional_call(down, {"weight": rows}, (inputs,))
+    torch.testing.assert_close(compact, 2 * inputs @ rows.T, rtol=1e-14, atol=1e-14)
+    masked = functional_call(down, {"weight": torch.cat([rows, torch.zeros_like(rows)])}, (inputs,))
+    assert masked.dtype == torch.float64
+    torch.testing.assert_close(masked[:, :3], 3 * inputs @ rows.T, rtol=1e-14, atol=1e-14)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -25,11 +25,11 @@ LABELS = {
     "uplink": ("uplink.name", "{}"),
     "cells": ("network.cells", "N{}"),
     "active_cells": ("network.active_cells", "cell{0[0]}-alone"),
+    "alpha": ("model.alpha", "alpha{:g}"),
     "clients": ("network.clients", "clients{}"),
     "participants": ("network.participants", "participants-{}"),
     "edge_rounds": ("training.edge_rounds", "E{}"),
     "local_steps": ("training.local_steps", "H{}"),
-    "alpha": ("model.alpha", "alpha{:g}"),
     "snr_db": ("network.snr_db", "snr{:g}dB"),
     "split": ("data.split", "{}"),
     "seed": ("training.seed", "seed{}"),
@@ -62,8 +62,9 @@ class Choice:
 class Row:
     """One line of the answer: what the paper says of `what`, what came out, and whether they agree.
 
-    A row without a claim has the verdict "". `why` tells of a claim that does not hold what was measured;
-    `values` has the numbers behind the words, unrounded.
+    A row without a claim has the verdict "". `why` tells of a claim that does not hold what was measured, and of
+    one that holds what to be wary of; `values` has the numbers behind the words, unrounded. `beside` marks what
+    the paper does not have: it is judged by the paper's words or number, but not counted among its claims.
     """
 
     what: str
@@ -72,6 +73,7 @@ class Row:
     verdict: Verdict = ""
     why: str = ""
     values: Mapping[str, float | None] = field(default_factory=dict)
+    beside: bool = False
 
 
 @dataclass(frozen=True)

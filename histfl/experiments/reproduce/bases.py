@@ -7,7 +7,7 @@ from typing import Any
 from histfl.experiments.reproduce.artefact import Choice, Scale
 from histfl.experiments.reproduce.results import Repeats, Results
 
-LOAD = "megabytes_per_client"
+LOAD, LOAD_LABEL = "megabytes_per_client", "MB sent by a client"
 Setting = tuple[str, int]  # split, cells
 
 METHODS = {"hist": "HIST", "hfedavg": "HFedAvg"}

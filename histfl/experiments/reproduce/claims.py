@@ -13,8 +13,8 @@ Direction = Literal["rises", "falls"]
 
 
 def judged(condition: bool, *needed: Spread) -> Verdict:
-    """The claim's verdict; not yet run while a quantity that it needs has no value."""
-    if not all(spread.known for spread in needed):
+    """The claim's verdict; not yet run while a quantity that it needs has no value, or a run goes on to it."""
+    if not all(spread.known and not spread.waiting for spread in needed):
         return "not yet run"
     return "yes" if condition else "no"
 
@@ -24,17 +24,24 @@ def trend(
 ) -> Row:
     """The claim that the means rise or fall from each point to the next.
 
-    Where they do not, the row tells which steps, whether the seeds tell their points apart, and `why`.
+    Where they do not, the row tells which steps, whether the seeds tell their points apart, and `why`; where they
+    do, the steps whose points the seeds do not tell apart.
     """
     if len(points) < 2:
         raise ValueError(f"{what}: a trend needs two points, not {list(points)}")
+    steps = list(itertools.pairwise(points.items()))
+    close = [f"{first} to {second}" for (first, a), (second, b) in steps if _overlap(a, b)]
     failing = [
         f"{first} to {second}" + (" (the seeds' ranges overlap)" if _overlap(a, b) else "")
-        for (first, a), (second, b) in itertools.pairwise(points.items())
+        for (first, a), (second, b) in steps
         if not (b.mean > a.mean if direction == "rises" else b.mean < a.mean)
     ]
     verdict = judged(not failing, *points.values())
-    reason = f"Not from {', nor from '.join(failing)}. {why}".strip() if verdict == "no" else ""
+    reason = ""
+    if verdict == "no":
+        reason = f"Not from {', nor from '.join(failing)}. {why}".strip()
+    elif verdict == "yes" and close:
+        reason = f"The seeds' ranges overlap from {' and from '.join(close)}."
     return Row(what, direction, in_words(points, digits), verdict, reason, numbers(points))
 
 

@@ -6,6 +6,7 @@ results/reproduction/ARTEFACT/ARM.json holds the configuration, the round record
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import shlex
@@ -123,10 +124,10 @@ def kept_results(artefact: Artefact, folder: Path) -> tuple[Results, list[str]]:
         if not path.exists():
             continue
         result = read_result(path)
-        if _setting(_as_config(result.about["config"], path)) == _setting(arm.config):
-            found.append(result)
-        else:
+        if _is_stale(result, arm, path):
             stale.append(arm.name)
+        else:
+            found.append(dataclasses.replace(result, finished=_has_ended(result, arm.config)))
     return _by_labels(artefact, found), stale
 
 
@@ -137,13 +138,18 @@ def run_results(artefact: Artefact, runs: Path) -> Results:
 
 
 def collect(artefact: Artefact, runs: Path, folder: Path) -> list[Path]:
-    """Write a file a run that is there; a finished one is not replaced by one that is not."""
+    """Write a file a run that is there; it does not replace one that has come further in the same settings."""
+    arms = {arm.name: arm for arm in artefact.arms}
     written = []
     for result in run_results(artefact, runs).all:
         path = folder / artefact.name / f"{result.arm}.json"
-        if result.finished or not path.exists() or not read_result(path).finished:
-            write_result(path, result)
-            written.append(path)
+        if not result.finished and path.exists():
+            kept, arm = read_result(path), arms[result.arm]
+            further = kept.rounds_done > result.rounds_done or _has_ended(kept, arm.config)
+            if further and not _is_stale(kept, arm, path):
+                continue
+        write_result(path, result)
+        written.append(path)
     return written
 
 
@@ -154,6 +160,20 @@ def _by_labels(artefact: Artefact, results: Sequence[Result]) -> Results:
 def _setting(config: Config) -> dict[str, dict[str, Any]]:
     """What a result must share with its arm: all but a GPU's precision, which the page tells."""
     return without(config.identity(), [("training", "precision")])
+
+
+def _is_stale(result: Result, arm: Arm, path: Path) -> bool:
+    """Whether the kept result is of other settings than the arm's."""
+    return _setting(_as_config(result.about["config"], path)) != _setting(arm.config)
+
+
+def _has_ended(result: Result, config: Config) -> bool:
+    """Whether a kept run did all that `config` asks for, which may be more than when it was kept."""
+    ends = config.training
+    at_targets = ends.stop_at_targets and all(
+        result.cost_to(target, "round") is not None for target in ends.targets
+    )
+    return result.diverged or result.rounds_done >= ends.rounds or (bool(ends.targets) and at_targets)
 
 
 def _as_config(tables: Mapping[str, Any], path: Path) -> Config:

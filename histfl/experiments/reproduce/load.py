@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from histfl.experiments.reproduce.artefact import Artefact, Choice, Panel, Row, Scale, arm
 from histfl.experiments.reproduce.bases import (
@@ -22,10 +23,10 @@ from histfl.experiments.reproduce.bases import (
     quick_words,
 )
 from histfl.experiments.reproduce.claims import told, trend, versus
-from histfl.experiments.reproduce.drawing import curve_of, learning_curve
+from histfl.experiments.reproduce.cost_table import cost_panels
+from histfl.experiments.reproduce.drawing import curve_of
 from histfl.experiments.reproduce.results import Results, Spread
 
-LOAD_LABEL = "MB sent by a client"
 UNIT, WHOLE, HIDDEN = 795, 10, 300  # parameters of a hidden neuron, of the output's bias; hidden neurons
 
 
@@ -77,30 +78,8 @@ def fig4(scale: Scale) -> Artefact:
                         f"N={cells}": last_cell_at(results, load, cells, split) for cells in cell_numbers
                     }
                     what = f"{SPLITS[split]}: accuracy of {HFEDAVG_LAST} at {load} MB over N"
-                    found.append(trend(what, by_cells, "falls", digits=".3f"))
+                    found.append(replace(trend(what, by_cells, "falls", digits=".3f"), beside=True))
         return found
-
-    def panels(results: Results) -> list[Panel]:
-        return [
-            Panel(
-                SPLITS[split],
-                LOAD_LABEL,
-                "test accuracy",
-                tuple(
-                    curve
-                    for colour, cells in enumerate(cell_numbers)
-                    for method, name in METHODS.items()
-                    for curve in learning_curve(
-                        of(results, method, (split, cells)),
-                        f"{name}, N = {cells}",
-                        LOAD,
-                        colour=colour,
-                        dashed=method == "hfedavg",
-                    )
-                ),
-            )
-            for split in splits
-        ]
 
     return Artefact(
         name="fig4",
@@ -128,7 +107,9 @@ def fig4(scale: Scale) -> Artefact:
             for contender in contenders(cells, last_cell=split in last_cell)
         ),
         rows=rows,
-        panels=panels,
+        panels=lambda results: cost_panels(
+            results, [(split, cells) for split in splits for cells in cell_numbers]
+        ),
         smaller=quick_words(scale, "N in {2, 4}", "fully non-i.i.d. alone", "18 MB") if scale.quick else "",
     )
 
@@ -157,8 +138,8 @@ def fig5(scale: Scale) -> Artefact:
             why = "More cells cost more rounds than their smaller submodels save."
             found.append(trend(what, costs(results, "hist", split, few), "falls", why=why))
             what = f"{words}: HFedAvg's cost from N = {few[0]} to {few[-1]}"
-            ends = costs(results, "hfedavg", split, [few[0], few[-1]])
-            found.append(trend(what, ends, "rises") if split == "shards" else told(what, ends))
+            whole = costs(results, "hfedavg", split, few)
+            found.append(trend(what, whole, "rises") if split == "shards" else told(what, whole))
             small = 8 if split == "shards" else 10
             pair = cell_numbers[cell_numbers.index(small) - 1], small
             what = f"{words}: HIST's cost from N = {pair[0]} to {small}, where submodels become too small"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,12 @@ HEADINGS = ("what", "paper", "ours", "holds?")
 VERDICTS: tuple[Verdict, ...] = ("yes", "no", "not yet run")
 INTRODUCTION = """# The paper, reproduced
 
-Every figure and table of HIST's evaluation, run again with this package: what the paper says, what came out
-(the mean over the seeds, and in brackets the lowest and highest), and whether the claim holds. Verdicts are
-computed from the numbers. `histfl reproduce NAME` runs an artefact, `--quick` a small version of it in
-about a minute; `histfl reproduce page` writes this page from the files in `results/reproduction`, which
-`histfl reproduce collect` makes from finished runs.
+Every figure and table of HIST's evaluation, as far as it has been run again with this package: what the paper
+says, what came out (the mean over the seeds, and in brackets the lowest and highest), and whether the claim
+holds. Verdicts are computed from the numbers; rows of what the paper does not have stand beside its claims and
+are not counted here. `histfl reproduce NAME` runs an artefact, `--quick` a small version of it in two minutes at
+most; `histfl reproduce page` writes this page from the files in `results/reproduction`, which
+`histfl reproduce collect` makes from runs.
 """
 
 
@@ -58,7 +59,10 @@ def answer_page(artefact: Artefact, rows: Sequence[Row], panels: Sequence[Panel]
         Plot(panel.title, f"{panel.y_label} against {panel.x_label}.", plotly_figure(panel))
         for panel in panels
     ]
-    whys = "".join(f"<li>{escape(row.what)}: {escape(row.why)}</li>" for row in rows if row.why)
+    remarks = "".join(
+        f"<h2>{heading}</h2><ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>"
+        for heading, lines in _remarks(rows)
+    )
     choices = "".join(
         f"<li>{escape(choice.what)}: {escape(choice.reason)}</li>" for choice in artefact.choices
     )
@@ -66,8 +70,7 @@ def answer_page(artefact: Artefact, rows: Sequence[Row], panels: Sequence[Panel]
     body = (
         f"<header><h1>{escape(artefact.title)}</h1><p>{escape(artefact.paper)}</p></header><main>{smaller}"
         f"{plots_html(plots, 'figure')}{table_html(rows_table(rows), 'The paper and ours.', 'answer')}"
-        + (f"<h2>What does not hold</h2><ul>{whys}</ul>" if whys else "")
-        + f"<h2>Choices</h2><ul>{choices}</ul></main>"
+        f"{remarks}<h2>Choices</h2><ul>{choices}</ul></main>"
     )
     return frame(artefact.title, body)
 
@@ -86,7 +89,7 @@ def write_documentation(artefacts: Sequence[Artefact], results: Path, docs: Path
             write_whole(figures / f"{artefact.name}.svg", svg(panels))
         picture = f"![{artefact.title}](figures/reproduction/{artefact.name}.svg)\n" if drawn else ""
         sections.append(_section(artefact, rows, picture, found, stale))
-        counts = Counter(row.verdict for row in rows)
+        counts = Counter(row.verdict for row in rows if not row.beside)
         overview.append((f"[{artefact.title}](#{artefact.name})", *(counts[verdict] for verdict in VERDICTS)))
     table = _markdown(("artefact", "claims that hold", "that do not", "not yet run"), overview)
     page = docs / "reproduction.md"
@@ -99,8 +102,8 @@ def _section(
 ) -> str:
     parts = [f"## {artefact.title} {{ #{artefact.name} }}\n", f"{artefact.paper}\n", picture]
     parts.append(_markdown(HEADINGS, [(row.what, row.paper, row.ours, row.verdict) for row in rows]))
-    if whys := [f"- {row.what}: {row.why}" for row in rows if row.why]:
-        parts.append("\n".join(["What does not hold:\n", *whys]) + "\n")
+    for heading, lines in _remarks(rows):
+        parts.append("\n".join([f"{heading}:\n", *(f"- {line}" for line in lines)]) + "\n")
     parts.append("\n".join(["Choices:\n", *(f"- {c.what}: {c.reason}." for c in artefact.choices)]) + "\n")
     if stale:
         parts.append(f"Not shown, run with other settings: {', '.join(stale)}.\n")
@@ -108,20 +111,32 @@ def _section(
     return "\n".join(part for part in parts if part)
 
 
+def _remarks(rows: Sequence[Row]) -> Iterator[tuple[str, list[str]]]:
+    """What is to be said of the verdicts: a heading and its lines."""
+    for heading, verdict in (("What does not hold", "no"), ("What holds of the means alone", "yes")):
+        if lines := [f"{row.what}: {row.why}" for row in rows if row.why and row.verdict == verdict]:
+            yield heading, lines
+
+
 def _origin(results: Sequence[Result]) -> str:
     """Where the numbers come from: machines, versions, commits, and one of the commands."""
     if not results:
         return "No run yet.\n"
     unfinished = sum(not result.finished for result in results)
-    seconds = sum(result.about.get("wall_seconds") or 0.0 for result in results)
+    timed = [result.about["wall_seconds"] for result in results if result.about.get("wall_seconds")]
+    whole = [
+        result for result in results if result.about.get("device")
+    ] or results  # its command names the device
     machines = _listed(result.about.get("machine") for result in results)
     torches = _listed((result.about.get("versions") or {}).get("torch") for result in results)
     precisions = _listed(result.about["config"]["training"]["precision"] for result in results)
     commits = _listed(_short(result.about.get("commit") or "unknown") for result in results)
+    part = f" in {len(timed)} of them" if len(timed) < len(results) else ""
     state = f", {unfinished} of them unfinished" if unfinished else ""
     return (
-        f"{len(results)} runs{state}, {seconds / 60:.3g} minutes of computing on {machines}, torch {torches}, "
-        f"{precisions}, commit {commits}. One of them again: `{results[0].about['command']}`\n"
+        f"{len(results)} runs{state}, on {machines}, torch {torches}, {precisions}, commit {commits}; "
+        f"{sum(timed) / 60:.3g} minutes of computing{part}. "
+        f"One of them again: `{whole[0].about['command']}`\n"
     )
 
 

@@ -33,6 +33,11 @@ class Result:
     def rounds_done(self) -> int:
         return int(self.columns["round"][-1])
 
+    @property
+    def diverged(self) -> bool:
+        """Whether the run broke down before its end."""
+        return bool(self.about.get("diverged"))
+
     def cost_to(self, target: float, key: str) -> float | None:
         """`key` of COLUMNS in the first round that came to `target`; None where none has.
 
@@ -61,10 +66,15 @@ class Result:
 
 @dataclass(frozen=True)
 class Spread:
-    """One quantity over the seeds: a value a run, None where the run ended without it."""
+    """One quantity over the seeds: a value a run, None where the run ended without it.
+
+    Runs that have not come so far have no value yet; while there are such `waiting` runs, the others alone would
+    be a choice of the fast ones.
+    """
 
     values: tuple[float | None, ...]
     seeds: int
+    waiting: int = 0
 
     @property
     def known(self) -> bool:
@@ -116,7 +126,8 @@ class Repeats:
 
     def to_target(self, target: float | None, key: str = "round") -> Spread:
         """The same over the seeds."""
-        return Spread(tuple(self.costs_to(target, key).values()), self.asked)
+        costs = tuple(self.costs_to(target, key).values())
+        return Spread(costs, self.asked, len(self.results) - len(costs))
 
     def accuracy_at(self, key: str, value: float) -> Spread:
         return self._spread([result.at(key, value) for result in self.results])
@@ -125,11 +136,12 @@ class Repeats:
         return self._spread([result.mean_accuracy(rounds) for result in self.results])
 
     def last_accuracies(self, rounds: int) -> Spread:
-        """The mean accuracy of the last `rounds` rounds of the finished runs."""
+        """The mean accuracy of the last `rounds` rounds of the runs that came to their end."""
         found = []
         for result in self.results:
             late = result.columns["round"] > result.rounds_done - rounds
-            found.append(float(result.columns["accuracy"][late].mean()) if result.finished else None)
+            ended = result.finished and not result.diverged
+            found.append(float(result.columns["accuracy"][late].mean()) if ended else None)
         return self._spread(found)
 
     def seconds_a_round(self) -> Spread:
@@ -139,8 +151,13 @@ class Repeats:
         )
 
     def _spread(self, values: Sequence[float | None]) -> Spread:
-        """Runs that have not come so far are left out: they are not finished."""
-        return Spread(tuple(value for value in values if value is not None), self.asked)
+        """Of one value a result; those that broke down ended without, others without a value go on."""
+        kept = [
+            value
+            for value, result in zip(values, self.results, strict=True)
+            if value is not None or result.diverged
+        ]
+        return Spread(tuple(kept), self.asked, len(values) - len(kept))
 
     @cached_property
     def common_rounds(self) -> list[int]:

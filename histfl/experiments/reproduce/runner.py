@@ -92,9 +92,11 @@ def work_of(arms: Iterable[Arm], runs: Path) -> list[Work]:
 
 def ending_at(arm: Arm, accuracy: float) -> Arm:
     """The arm, its run ended at `accuracy` where it asks for more: a piece that a later command goes on with."""
-    targets = [target for target in arm.config.training.targets if target <= accuracy]
-    ends = {"targets": (*targets, accuracy), "stop_at_targets": True}
-    training = arm.config.training.model_copy(update=ends)
+    training = arm.config.training
+    if training.stop_at_targets and max(training.targets, default=1.0) <= accuracy:
+        return arm
+    targets = [target for target in training.targets if target < accuracy]
+    training = training.model_copy(update={"targets": (*targets, accuracy), "stop_at_targets": True})
     return dataclasses.replace(arm, config=arm.config.model_copy(update={"training": training}))
 
 
@@ -173,7 +175,13 @@ def _late(deadline: float | None) -> bool:
 def _finish(work: Work, how: How, late: Callable[[], bool], show: OnRound) -> Outcome:
     """All rounds that the arms of one folder ask for."""
 
+    told = False
+
     def on_round(record: Record) -> None:
+        nonlocal told
+        if not told:  # not before: a run that another process holds is refused
+            write_whole(work.folder / ORIGIN, json.dumps(origin(experiment.device.type)).encode())
+            told = True
         show(record)
         if late():
             raise _OutOfTime
@@ -193,10 +201,6 @@ def _finish(work: Work, how: How, late: Callable[[], bool], show: OnRound) -> Ou
         except DivergedError as error:
             write_whole(work.folder / DIVERGED, json.dumps({"reason": str(error)}).encode())
             return "diverged"
-        finally:
-            if work.folder.is_dir():
-                about = json.dumps(origin(experiment.device.type)).encode()
-                write_whole(work.folder / ORIGIN, about)
     if not how.keep_models:  # the records are wanted, and a checkpoint, from which a longer arm may go on
         folder.model_path.unlink(missing_ok=True)
     return "done"

@@ -1,251 +1,19 @@
-"""Tables I and II: what a client sends until two target accuracies (HIST Sec. VI-B).
-
-The paper's entries divided by the cost of a round are whole numbers of rounds, so rounds and cost ratios are
-compared; its megabytes count bytes differently from table to table.
-"""
+"""Tables I and II: LeNet-5 on Fashion-MNIST and ResNet-18 on CIFAR-10 (HIST Sec. VI-B)."""
 
 from __future__ import annotations
 
-import dataclasses
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from histfl.experiments.reproduce.artefact import Artefact, Choice, Panel, Row, Scale, Verdict, arm
-from histfl.experiments.reproduce.bases import (
-    BYTES,
-    HFEDAVG_LAST,
-    LAST_CELL,
-    LOAD,
-    METHODS,
-    MLP,
-    OPTIMISER,
-    SPLITS,
-    Setting,
-    contenders,
-    of,
-    of_last_cell,
-    quick_images,
+from histfl.experiments.reproduce.artefact import Artefact, Choice, Scale
+from histfl.experiments.reproduce.bases import BYTES, LAST_CELL, METHODS, MLP, OPTIMISER, quick_images
+from histfl.experiments.reproduce.cost_table import SETTINGS, CostTable, cost_table, last_cell_alone
+
+BOTH_WAYS = Choice(
+    "the paper's entries are read as global rounds of E = 5, each worth ten transfers of the model",
+    "so they come out as whole numbers, and ten transfers are five edge rounds both ways; ours count what a client sends",
 )
-from histfl.experiments.reproduce.claims import judged, trend, versus
-from histfl.experiments.reproduce.drawing import learning_curve
-from histfl.experiments.reproduce.results import Repeats, Results, Spread
-
-WITHIN = 0.25  # of the paper's cost ratio
-
-
-@dataclass(frozen=True)
-class CostTable:
-    """A table's settings and the paper's entries.
-
-    `rounds` has the paper's global rounds by (method, split, cells), one a target; `ratios` its cost of
-    HFedAvg over HIST's at the higher target by (split, cells). `last_cell` asks for HFedAvg of the last cell too;
-    `lower` targets are looked at where the paper's are not reached.
-    """
-
-    name: str
-    base: dict[str, Any]
-    targets: tuple[float, float]
-    most_rounds: int
-    paper: str
-    choices: tuple[Choice, ...]
-    settings: Sequence[Setting]
-    rounds: Mapping[tuple[str, str, int], tuple[int, int]]
-    ratios: Mapping[Setting, float]
-    last_cell: bool = False
-    lower: tuple[float, ...] = ()
-    smaller: str = ""
-
-
-def cost_ratio(
-    theirs: Repeats, ours: Repeats, target: float | None, key: str = LOAD, times: float = 1
-) -> Spread:
-    """Their cost (`times` what is recorded) over ours to `target`, seed by seed; None where a run ended without."""
-    over, under = theirs.costs_to(target, key), ours.costs_to(target, key)
-    pairs = [(over[seed], under[seed]) for seed in over if seed in under]
-    return Spread(tuple(times * a / b if a and b else None for a, b in pairs), ours.asked)
-
-
-@dataclass(frozen=True)
-class PaperCost:
-    """The paper's cost of HFedAvg over HIST's at the higher target, and HIST's rounds over HFedAvg's there."""
-
-    ratio: float
-    rounds: float
-
-
-def cost_row(
-    words: str,
-    name: str,
-    theirs: Repeats,
-    hist: Repeats,
-    targets: Mapping[str, float | None],
-    paper: PaperCost | None,
-    times: float = 1,
-) -> Row:
-    """What `theirs`, called `name`, costs over HIST at the last of the `targets`, beside the paper's.
-
-    Where it is not the paper's the rounds tell why: what a round costs is no matter of chance.
-    """
-    ratios = {shown: cost_ratio(theirs, hist, target, times=times) for shown, target in targets.items()}
-    shown, high = list(targets.items())[-1]
-    ours = ratios[shown]
-    verdict: Verdict = ""
-    why = ""
-    if paper is not None:
-        verdict = judged(abs(ours.mean / paper.ratio - 1) <= WITHIN, ours)
-    if paper is not None and verdict == "no":
-        rounds = cost_ratio(hist, theirs, high, "round")
-        why = f"Not every run of both comes to {shown}."
-        if math.isfinite(ours.mean):
-            why = (
-                f"Ours is {ours.mean / paper.ratio:.2f} times the paper's: HIST takes {rounds.mean:.2f} times the "
-                f"rounds of {name}, in the paper {paper.rounds:.2f} times."
-            )
-    return Row(
-        f"{words}: cost of {name} over HIST's to {shown}",
-        f"{paper.ratio}" if paper else "no number at this scale",
-        ours.text(".3f"),
-        verdict,
-        why,
-        {target: spread.number for target, spread in ratios.items()},
-    )
-
-
-def cost_panels(results: Results, settings: Sequence[Setting]) -> list[Panel]:
-    """Accuracy against what a client has sent, a panel a split."""
-    return [
-        Panel(
-            SPLITS[split],
-            "MB sent by a client",
-            "test accuracy",
-            tuple(
-                curve
-                for colour, cells in enumerate(sorted(cells for other, cells in settings if other == split))
-                for method, name in METHODS.items()
-                for curve in learning_curve(
-                    of(results, method, (split, cells)),
-                    f"{name}, N = {cells}",
-                    LOAD,
-                    colour=colour,
-                    dashed=method == "hfedavg",
-                )
-            ),
-        )
-        for split in dict.fromkeys(split for split, _ in settings)
-    ]
-
-
-def cost_table(table: CostTable, scale: Scale) -> Artefact:
-    """The artefact of a table: HIST and HFedAvg, run to the higher target in each of its settings."""
-    low, high = table.targets
-
-    def rows(results: Results) -> Iterator[Row]:
-        for setting in table.settings:
-            words = f"{SPLITS[setting[0]]}, N = {setting[1]}"
-            arms = [(name, of(results, method, setting), method) for method, name in METHODS.items()]
-            if table.last_cell:
-                arms.append((HFEDAVG_LAST, of_last_cell(results, setting), "hfedavg"))
-            for name, repeats, method in arms:
-                reached = [repeats.to_target(target) for target in table.targets]
-                paper = table.rounds.get((method, *setting))
-                yield Row(
-                    f"{words}: {name}, global rounds to {low:.0%} and {high:.0%}",
-                    f"{paper[0]} and {paper[1]}" if paper else "no number at this scale",
-                    " and ".join(spread.text() for spread in reached),
-                    values={f"{t:g}": s.number for t, s in zip(table.targets, reached, strict=True)},
-                )
-            (_, hist, _), *others = arms
-            for name, repeats, _ in others:
-                # Records have the mean load of all clients: where one cell alone sends, 1/N of that of its clients.
-                senders = setting[1] if name == HFEDAVG_LAST else 1
-                targets = {f"{target:.0%}": target for target in table.targets}
-                yield cost_row(
-                    words,
-                    name,
-                    repeats,
-                    hist,
-                    targets,
-                    paper_cost(table.ratios, table.rounds, setting),
-                    senders,
-                )
-            if table.lower:
-                yield at_the_highest_common_target(
-                    table, words, of(results, "hfedavg", setting), hist, setting
-                )
-        for target in table.targets:
-            costs = [
-                {
-                    f"{SPLITS[split]} N={cells}": of(results, method, (split, cells)).to_target(target, LOAD)
-                    for split, cells in table.settings
-                }
-                for method in METHODS
-            ]
-            yield versus(f"MB a client to {target:.0%}", "lower", costs[0], costs[1])
-        for split in dict.fromkeys(split for split, _ in table.settings):
-            by_cells = {
-                f"N={cells}": cost_ratio(
-                    of(results, "hfedavg", (split, cells)), of(results, "hist", (split, cells)), high
-                )
-                for cells in sorted(cells for other, cells in table.settings if other == split)
-            }
-            what = f"{SPLITS[split]}: HIST's advantage to {high:.0%} as N grows"
-            yield trend(what, by_cells, "rises", why="More cells cost HIST more rounds than they save.")
-
-    return Artefact(
-        name=table.name,
-        paper=table.paper,
-        choices=table.choices,
-        arms=tuple(
-            arm(
-                table.base
-                | {"training.rounds": table.most_rounds, "training.targets": (*table.lower, *table.targets)}
-                | {"training.stop_at_targets": True},
-                **contender,
-                split=split,
-                seed=seed,
-            )
-            for seed in scale.seeds
-            for split, cells in table.settings
-            for contender in contenders(cells, last_cell=table.last_cell)
-        ),
-        rows=lambda results: list(rows(results)),
-        panels=lambda results: cost_panels(results, table.settings),
-        smaller=table.smaller,
-    )
-
-
-def paper_cost(
-    ratios: Mapping[Setting, float], rounds: Mapping[tuple[str, str, int], tuple[int, int]], setting: Setting
-) -> PaperCost | None:
-    """The paper's in a setting; None where it has no number."""
-    if setting not in ratios:
-        return None
-    return PaperCost(ratios[setting], rounds["hist", *setting][1] / rounds["hfedavg", *setting][1])
-
-
-def at_the_highest_common_target(
-    table: CostTable, words: str, whole: Repeats, hist: Repeats, setting: Setting
-) -> Row:
-    """The cost ratio where it can be had: a row without a claim, since the paper has other targets."""
-    reached = [
-        target
-        for target in (*table.lower, *table.targets)
-        if all(repeats.to_target(target).number is not None for repeats in (whole, hist))
-    ]
-    what = f"{words}: cost of HFedAvg over HIST's to the highest accuracy that both reach"
-    paper = f"{table.ratios[setting]} to {table.targets[-1]:.0%}" if setting in table.ratios else "no claim"
-    if not reached:
-        return Row(what, paper, "not yet run")
-    ratio = cost_ratio(whole, hist, reached[-1])
-    return Row(
-        what, paper, f"{ratio.text('.3f')} to {reached[-1]:.0%}", values={f"{reached[-1]:.0%}": ratio.number}
-    )
-
-
-# N = 4 first: of a table that is run in pieces, these are the columns to have.
-SETTINGS = (("shards", 4), ("cell-iid", 4), ("shards", 2), ("cell-iid", 2))
 
 
 def paper_rounds(**entries: Sequence[tuple[int, int]]) -> dict[tuple[str, str, int], tuple[int, int]]:
@@ -285,13 +53,14 @@ def _lenet_table(name: str, scale: Scale, more: dict[str, Any], choice: Choice) 
         name=name,
         base=base,
         targets=(0.7, 0.8),
-        most_rounds=400,
+        most_rounds=dict.fromkeys(METHODS, 400),
         paper="LeNet-5 sends far fewer megabytes a client with HIST than with HFedAvg to 70 % and to 80 %, and the "
         "advantage grows from N = 2 to 4.",
         choices=(
             OPTIMISER,
             LAST_CELL,
             BYTES,
+            BOTH_WAYS,
             choice,
             Choice(
                 "61,706 parameters, of which 2,572 in convolutions, as the paper's text has it",
@@ -311,7 +80,7 @@ def _lenet_table(name: str, scale: Scale, more: dict[str, Any], choice: Choice) 
             hfedavg=[(14, 122), (12, 146), (4, 51), (7, 53)], hist=[(15, 131), (17, 160), (5, 44), (7, 52)]
         ),
         ratios={("shards", 2): 1.79, ("shards", 4): 3.24, ("cell-iid", 2): 2.23, ("cell-iid", 4): 3.62},
-        last_cell=True,
+        further=lambda cells: [last_cell_alone(cells)],
     )
     if scale.quick:
         small = {"network.clients": 12, "training.local_steps": 10, "training.learning_rate": 0.05}
@@ -329,7 +98,7 @@ def table2(scale: Scale) -> Artefact:
         name="table2",
         base=base,
         targets=(0.75, 0.8),
-        most_rounds=400,
+        most_rounds=dict.fromkeys(METHODS, 400),
         paper="ResNet-18 sends far fewer gigabytes a client with HIST than with HFedAvg to 75 % and to 80 %, and the "
         "advantage grows from N = 2 to 4.",
         choices=(
@@ -342,6 +111,7 @@ def table2(scale: Scale) -> Artefact:
                 "the paper names no augmentation; without it both methods learn the clients' few images by heart",
             ),
             BYTES,
+            BOTH_WAYS,
             Choice("H = 20, E = 5, 60 clients", "the paper says similar to the experiments before"),
             Choice(
                 "the inner channels of the eight blocks are cut; stem, shortcuts and output stay whole",
@@ -377,15 +147,15 @@ def _smaller(
 ) -> CostTable:
     """The quick scale: cells i.i.d. alone, lower targets, and none of the paper's numbers to compare with."""
     some = tuple((split, cells) for split, cells in sorted(table.settings) if split == "cell-iid")
-    return dataclasses.replace(
+    return replace(
         table,
         base=table.base | settings,
         targets=targets,
-        most_rounds=30,
+        most_rounds=dict.fromkeys(METHODS, 30),
         settings=some,
         rounds={},
         ratios={},
-        last_cell=False,
+        further=lambda cells: (),
         lower=(),
         smaller=f"{words}, cell i.i.d. alone, to {targets[0]:.0%} and {targets[1]:.0%}.",
     )

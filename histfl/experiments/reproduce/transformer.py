@@ -8,19 +8,16 @@ hierarchical FedAvg reaches with our base model in the end, computed from its ru
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from histfl.data.pretrained import folder_of
-from histfl.experiments.reproduce.artefact import Artefact, Choice, Row, Scale, arm
-from histfl.experiments.reproduce.bases import BYTES, LOAD, METHODS, SPLITS, Setting, of
-from histfl.experiments.reproduce.claims import told, trend, versus
-from histfl.experiments.reproduce.results import Results, Spread
-from histfl.experiments.reproduce.tables import SETTINGS, cost_panels, cost_ratio, cost_row, paper_cost
+from histfl.experiments.reproduce.artefact import Artefact, Choice, Scale
+from histfl.experiments.reproduce.bases import BYTES, Setting
+from histfl.experiments.reproduce.cost_table import SETTINGS, Contender, CostTable, cost_table
 
 EDGE_ROUNDS = 5
 SHARES = (0.90, 0.97)  # of the final accuracy, as 70 % and 76 % are about
-LAST = 3  # rounds that make the final accuracy
 BASE, QUICK_BASE = "SmolLM2-135M-Instruct", "all-MiniLM-L6-v2"
 
 LORA: dict[str, Any] = {
@@ -38,8 +35,6 @@ LORA: dict[str, Any] = {
     "training.learning_rate": 0.1,
 }
 ROUNDS = {"hist": 12, "hfedavg": 10}
-TWICE = 2 * LORA["model.alpha"]
-HFEDAVG_TWICE = f"HFedAvg with alpha {TWICE:g}"
 QUICK: dict[str, Any] = {
     "model.base": QUICK_BASE,
     "model.base_dtype": "float32",
@@ -73,91 +68,48 @@ RATIOS: dict[Setting, float] = {
 
 def table3(scale: Scale) -> Artefact:
     """A small language model with LoRA of rank 16 on 20 Newsgroups, N in {2, 4}, both splits."""
-    base, rounds, smaller = LORA, ROUNDS, ""
-    settings: tuple[Setting, ...] = SETTINGS
-    edge_rounds, seeds = EDGE_ROUNDS, scale.seeds
-    contenders: dict[str, dict[str, Any]] = {
-        "HIST": {"method": "hist"},
-        "HFedAvg": {"method": "hfedavg"},
-        HFEDAVG_TWICE: {"method": "hfedavg", "alpha": TWICE},
-    }
-    if scale.quick:
-        base, rounds, settings = LORA | QUICK, {"hist": 8, "hfedavg": 5}, (("cell-iid", 2),)
-        edge_rounds = QUICK["training.edge_rounds"]
-        del contenders[HFEDAVG_TWICE]
-        smaller = (
-            f"{QUICK_BASE} in place of {BASE}, 24 tokens a post without headers, footers and quotes, 400 test "
-            "posts, 4 clients, H = 10, E = 2, batch 8, N = 2 and cell i.i.d. alone."
-        )
-        if missing := _missing(scale):
-            seeds, smaller = (), f"{smaller} Not run: {missing}."
-
-    def rows(results: Results) -> Iterator[Row]:
-        finals = {
-            _words(setting): of(results, "hfedavg", setting).last_accuracies(LAST) for setting in settings
-        }
-        targets = _targets(finals)
-        yield told(f"HFedAvg's accuracy, mean of the last {LAST} rounds", finals, paper="above 76%")
-        yield Row(
-            "targets, " + " and ".join(f"{share:.0%}" for share in SHARES) + " of the lowest of these",
-            "70% and 76%",
-            " and ".join(_shown(target) for target in targets),
-            values={f"{share:.0%}": target for share, target in zip(SHARES, targets, strict=True)},
-        )
-        for setting in settings:
-            found = {name: of(results, setting=setting, **labels) for name, labels in contenders.items()}
-            for name, repeats in found.items():
-                uploads = [_times(repeats.to_target(target), edge_rounds) for target in targets]
-                paper = UPLOADS.get((contenders[name]["method"], *setting)) if not scale.quick else None
-                yield Row(
-                    f"{_words(setting)}: {name}, uploads a client to the targets",
-                    f"{paper[0]} and {paper[1]}" if paper else "no number at this scale",
-                    " and ".join(spread.text() for spread in uploads),
-                    values={f"{share:.0%}": s.number for share, s in zip(SHARES, uploads, strict=True)},
-                )
-            hist = found.pop("HIST")
-            paper_ratio = None if scale.quick else paper_cost(RATIOS, UPLOADS, setting)
-            for name, repeats in found.items():
-                shown = {"the lower target": targets[0], "the higher target": targets[1]}
-                yield cost_row(_words(setting), name, repeats, hist, shown, paper_ratio)
-        for share, target in zip(SHARES, targets, strict=True):
-            costs = [
-                {_words(s): of(results, method, s).to_target(target, LOAD) for s in settings}
-                for method in METHODS
-            ]
-            yield versus(f"MB a client to the target of {share:.0%}", "lower", costs[0], costs[1])
-        for split in dict.fromkeys(split for split, _ in settings):
-            by_cells = {
-                f"N={cells}": cost_ratio(
-                    of(results, "hfedavg", (split, cells)), of(results, "hist", (split, cells)), targets[1]
-                )
-                for cells in sorted(cells for other, cells in settings if other == split)
-            }
-            if len(by_cells) > 1:
-                what = f"{SPLITS[split]}: HIST's advantage at the higher target as N grows"
-                yield trend(what, by_cells, "rises", why="More cells cost HIST more rounds than they save.")
-
-    return Artefact(
+    table = CostTable(
         name="table3",
+        base=LORA,
+        targets=SHARES,
+        shares=True,
+        most_rounds=ROUNDS,
+        unit="uploads a client",
+        units=EDGE_ROUNDS,
         paper="Fine-tuning GPT-2 small with LoRA takes far fewer megabytes a client with HIST than with HFedAvg to "
         "70 % and to 76 %, and the advantage grows from N = 2 to 4.",
         choices=_choices(),
-        arms=tuple(
-            arm(
-                base | {"training.rounds": rounds[labels["method"]]},
-                **labels,
-                cells=cells,
-                split=split,
-                seed=seed,
-            )
-            for seed in seeds
-            for split, cells in settings
-            for labels in contenders.values()
-        ),
-        rows=lambda results: list(rows(results)),
-        panels=lambda results: cost_panels(results, settings),
+        settings=SETTINGS,
+        rounds=UPLOADS,
+        ratios=RATIOS,
+        further=lambda cells: [hfedavg_in_equal_steps(cells)],
+    )
+    if not scale.quick:
+        return cost_table(table, scale)
+    smaller = (
+        f"{QUICK_BASE} in place of {BASE}, 24 tokens a post without headers, footers and quotes, 400 test "
+        "posts, 4 clients, H = 10, E = 2, batch 8, N = 2 and cell i.i.d. alone."
+    )
+    if missing := _missing(scale):
+        scale, smaller = replace(scale, seeds=()), f"{smaller} Not run: {missing}."
+    small = replace(
+        table,
+        base=LORA | QUICK,
+        most_rounds={"hist": 8, "hfedavg": 5},
+        units=QUICK["training.edge_rounds"],
+        settings=(("cell-iid", 2),),
+        rounds={},
+        ratios={},
+        further=lambda cells: (),
         smaller=smaller,
     )
+    return cost_table(small, scale)
+
+
+def hfedavg_in_equal_steps(cells: int) -> Contender:
+    """HFedAvg with the alpha at which its steps are as large as those of HIST's cells, see `_choices`."""
+    alpha = round(LORA["model.alpha"] * math.sqrt(cells), 3)
+    return Contender(f"HFedAvg with alpha {alpha:g}", {"method": "hfedavg", "alpha": alpha})
 
 
 def _choices() -> tuple[Choice, ...]:
@@ -186,9 +138,9 @@ def _choices() -> tuple[Choice, ...]:
             "N times as much, on which HIST did not learn",
         ),
         Choice(
-            f"{HFEDAVG_TWICE} is run beside that with {LORA['model.alpha']:g}",
-            "the step of what a pair adds grows as alpha squared over the rank held, so that HIST's on four cells are as "
-            "large as HFedAvg's with twice the alpha",
+            f"HFedAvg is run with {LORA['model.alpha']:g} times the root of N as alpha too",
+            "the step of what a pair adds grows as alpha squared over the rank held: with one alpha for all, HIST's "
+            "steps are N times as large as HFedAvg's",
         ),
         Choice(
             f"whole posts with headers, the first {LORA['data.max_length']} tokens of each",
@@ -201,14 +153,17 @@ def _choices() -> tuple[Choice, ...]:
         ),
         Choice(
             f"{ROUNDS['hfedavg']} global rounds of HFedAvg, {ROUNDS['hist']} of HIST, of E = 5 and H = 40",
-            "E and H are the paper's, and HIST takes half as many rounds again there; the accuracy still rises slowly then",
+            "E and H are the paper's; the accuracy still rises slowly then",
         ),
         Choice(
-            f"one pair of targets for all columns, {SHARES[0]:.0%} and {SHARES[1]:.0%} of HFedAvg's final accuracy "
-            "(the lowest over the columns), rounded down to a whole per cent",
-            "the paper's 70 % and 76 % belong to another model",
+            f"the targets of a column are {SHARES[0]:.0%} and {SHARES[1]:.0%} of the accuracy at which its HFedAvg ends",
+            "the paper's 70 % and 76 % belong to another model; they are about these shares of its end",
         ),
         BYTES,
+        Choice(
+            "the paper's entries are read as uploads, each of the pairs of GPT-2 (2.25 MB, divided by N for HIST)",
+            "so they come out as whole numbers",
+        ),
     )
 
 
@@ -219,23 +174,3 @@ def _missing(scale: Scale) -> str:
     if folder_of(QUICK_BASE) is None:
         return f"{QUICK_BASE} is not here (examples/pretrained.py fetches it)"
     return ""
-
-
-def _words(setting: Setting) -> str:
-    return f"{SPLITS[setting[0]]}, N = {setting[1]}"
-
-
-def _shown(target: float | None) -> str:
-    return "not yet run" if target is None else f"{target:.0%}"
-
-
-def _targets(finals: Mapping[str, Spread]) -> tuple[float | None, ...]:
-    """Shares of the lowest final accuracy, rounded down to a whole per cent; None before the first run."""
-    known = [spread.mean for spread in finals.values() if spread.known]
-    if not known:
-        return (None,) * len(SHARES)
-    return tuple(math.floor(100 * share * min(known) + 1e-9) / 100 for share in SHARES)
-
-
-def _times(spread: Spread, factor: int) -> Spread:
-    return Spread(tuple(None if value is None else factor * value for value in spread.values), spread.seeds)

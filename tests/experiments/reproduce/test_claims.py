@@ -16,6 +16,9 @@ def test_a_trend_holds_when_every_step_goes_its_way() -> None:
     points = {"a": spread(3.0, 5.0), "b": spread(3.0), "c": spread(2.0, 2.5)}
     assert trend("x", points, "falls", why="reason").verdict == "yes"
     assert trend("x", points, "falls", why="reason").why == ""
+    close = {"a": spread(3.0, 5.0), "b": spread(2.0, 4.0), "c": spread(0.5, 1.0)}
+    assert trend("x", close, "falls").verdict == "yes"
+    assert trend("x", close, "falls").why == "The seeds' ranges overlap from a to b."
     rising = trend("x", points, "rises", why="reason")
     assert (rising.verdict, rising.why) == ("no", "Not from a to b, nor from b to c. reason")
     apart = {"a": spread(3.0, 4.0), "b": spread(5.0, 6.0), "c": spread(5.5, 5.9)}
@@ -30,6 +33,13 @@ def test_what_has_not_run_is_neither_yes_nor_no() -> None:
         row = trend("x", points, direction, why="reason")
         assert (row.verdict, row.why) == ("not yet run", "")
         assert row.ours == "a: 1; b: not yet run"
+    assert versus("x", "lower", points, points).verdict == "not yet run"
+
+
+def test_while_a_run_goes_on_the_fast_ones_are_not_judged() -> None:
+    points = {"a": Spread((1.0, 2.0), 3, waiting=1), "b": spread(3.0, 4.0, 5.0)}
+    row = trend("x", points, "rises")
+    assert (row.verdict, row.ours) == ("not yet run", "a: 1.5 (1 to 2), 2 of 3 seeds; b: 4 (3 to 5)")
     assert versus("x", "lower", points, points).verdict == "not yet run"
 
 

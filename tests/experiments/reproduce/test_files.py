@@ -14,6 +14,7 @@ from small_artefacts import small_artefact
 
 from histfl.errors import CheckpointError
 from histfl.experiments.reproduce.artefact import Artefact
+from histfl.experiments.reproduce.cost_table import cost_ratio
 from histfl.experiments.reproduce.drawing import plotly_figure
 from histfl.experiments.reproduce.files import (
     POINTS,
@@ -26,7 +27,6 @@ from histfl.experiments.reproduce.files import (
 )
 from histfl.experiments.reproduce.pages import write_documentation
 from histfl.experiments.reproduce.runner import How, carry_out, work_of
-from histfl.experiments.reproduce.tables import cost_ratio
 
 
 def run(artefact: Artefact, runs: Path) -> None:
@@ -97,6 +97,42 @@ def test_an_unfinished_run_replaces_no_finished_one(tmp_path: Path) -> None:
     assert collect(longer, tmp_path / "part", kept) == []
     results, _ = kept_results(longer, kept)
     assert [result.rounds_done for result in results.all] == [6, 6]
+
+
+def test_of_unfinished_runs_the_longer_is_kept_unless_its_settings_are_others(tmp_path: Path) -> None:
+    longer, kept = small_artefact(training__rounds=6), tmp_path / "kept"
+    run(small_artefact(training__rounds=2), tmp_path / "two")
+    run(small_artefact(training__rounds=3), tmp_path / "three")
+    assert len(collect(longer, tmp_path / "three", kept)) == 2
+    assert collect(longer, tmp_path / "two", kept) == []
+    other = small_artefact(training__rounds=6, training__batch_size=20)
+    run(small_artefact(training__rounds=2, training__batch_size=20), tmp_path / "other")
+    assert len(collect(other, tmp_path / "other", kept)) == 2
+    results, stale = kept_results(other, kept)
+    assert ([result.rounds_done for result in results.all], stale) == ([2, 2], [])
+
+
+def test_an_arm_that_has_come_to_ask_for_more_is_not_finished(tmp_path: Path) -> None:
+    shorter = small_artefact(training__rounds=3, training__targets=(0.3,), training__stop_at_targets=True)
+    run(shorter, tmp_path / "runs")
+    collect(shorter, tmp_path / "runs", tmp_path / "kept")
+    assert all(result.finished for result in kept_results(shorter, tmp_path / "kept")[0].all)
+    longer = small_artefact(training__rounds=9, training__targets=(0.3, 0.99), training__stop_at_targets=True)
+    results, stale = kept_results(longer, tmp_path / "kept")
+    assert ([result.finished for result in results.all], stale) == ([False, False], [])
+    assert results.of(method="hist").to_target(0.99).text() == "not yet run"
+
+
+def test_a_run_that_broke_down_has_ended_without_a_value(tmp_path: Path) -> None:
+    artefact = small_artefact(training__rounds=6)
+    run(small_artefact(training__rounds=2), tmp_path)
+    hist = run_folder(tmp_path, artefact.arms[0].config)
+    (hist / "diverged.json").write_text(json.dumps({"reason": "the loss is not finite"}))
+    broken, going = (run_results(artefact, tmp_path).of(method=method) for method in ("hist", "hfedavg"))
+    for spread in (broken.mean_accuracy(6), broken.accuracy_at("round", 5), broken.last_accuracies(2)):
+        assert (spread.text(), spread.waiting) == ("not reached", 0)
+    for spread in (going.mean_accuracy(6), going.accuracy_at("round", 5), going.last_accuracies(2)):
+        assert (spread.text(), spread.waiting) == ("not yet run", 1)
 
 
 def test_an_unfinished_run_has_not_missed_its_target(tmp_path: Path) -> None:

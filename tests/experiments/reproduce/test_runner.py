@@ -138,6 +138,14 @@ def test_a_run_ended_at_an_accuracy_goes_on_later(tmp_path: Path) -> None:
     assert rounds(artefact, pieces) == rounds(artefact, whole)
 
 
+def test_an_arm_that_ends_before_that_accuracy_is_not_made_longer() -> None:
+    artefact = small_artefact(training__targets=(0.3, 0.4), training__stop_at_targets=True)
+    for arm in artefact.arms:
+        assert ending_at(arm, 0.9) == ending_at(arm, 0.4) == arm
+        assert ending_at(arm, 0.3).config.training.targets == (0.3,)
+        assert ending_at(arm, 0.35).config.training.targets == (0.3, 0.35)
+
+
 def test_arms_that_share_their_rounds_share_a_run(tmp_path: Path) -> None:
     longer, target = small_artefact(training__rounds=5), small_artefact(training__rounds=3)
     works = work_of([*target.arms, *longer.arms], tmp_path)

@@ -63,6 +63,24 @@ def test_where_a_target_is_out_of_reach_the_highest_common_one_is_told() -> None
     assert (lost.ours, lost.verdict, lost.why) == ("not reached", "no", "Not every run of both comes to 80%.")
 
 
+def test_an_advantage_needs_an_end_of_both() -> None:
+    what = "fully non-i.i.d.: HIST's advantage to 80% as N grows"
+    reached, never = {"0.7": 10, "0.8": 100}, {"0.7": 10, "0.8": float("inf")}
+    for lost in ("hist", "hfedavg"):
+        rows = answered(
+            table1(Scale(seeds=(1,))),
+            *(result(method, reached, 1.0, cells=2) for method in ("hist", "hfedavg")),
+            *(result(method, never if method == lost else reached, 1.0) for method in ("hist", "hfedavg")),
+        )
+        assert (rows[what].verdict, rows[what].why) == ("no", "Not every run of both comes to 80%.")
+
+
+def test_what_the_paper_does_not_have_stands_beside_it() -> None:
+    rows = answered(table1(Scale(seeds=(1,))))
+    assert {row.beside for what, row in rows.items() if "last cell alone" in what} == {True}
+    assert {row.beside for what, row in rows.items() if "last cell alone" not in what} == {False}
+
+
 def test_a_run_that_goes_on_is_not_judged() -> None:
     rows = answered(
         table1(Scale(seeds=(1,))),
