@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -56,6 +57,11 @@ def checked(model: type[Checked], values: dict[str, Any], place: str) -> Checked
 def _explain(model: type[BaseModel], error: ValidationError, place: str) -> str:
     found = [(_path(each["loc"]), each) for each in error.errors()]
     path, first = found[0]
+    if isinstance(first["input"], list | tuple):  # of a list, the item that is wrong says more than the whole
+        inside = [
+            (other, each) for other, each in found if other[: len(path)] == path and len(other) > len(path)
+        ]
+        path, first = inside[0] if inside else (path, first)
     key = ".".join(str(part) for part in path)
     # A section whose key is wrong is reported too, and each way that a union was tried: neither is one more.
     more = len({other for other, _ in found if other[: len(path)] != path and path[: len(other)] != other})
@@ -65,6 +71,8 @@ def _explain(model: type[BaseModel], error: ValidationError, place: str) -> str:
         known = _known_keys(model, path[:-1])
         hint = did_you_mean(str(path[-1]), known, f"known keys: {', '.join(known)}")
         return f"{place}: unknown key {key!r}; {hint}{others}"
+    if first["type"] == "missing" and isinstance(path[-1], int):
+        return f"{place}: {'.'.join(map(str, path[:-1]))}: the list is too short{others}"
     message = " or ".join(dict.fromkeys(tried)).removeprefix("Value error, ")
     message += _remedy(model, path, first, tried)
     value = "" if first["type"] == "missing" else f" = {_shown(first['input'])}"
@@ -75,6 +83,10 @@ def _said(error: ErrorDetails) -> str:
     """What would be right, in a user's words and numbers."""
     if error["type"] == "tuple_type":
         return "Input should be a list"
+    if error["type"] == "missing":
+        return "this key is needed"
+    if error["type"] == "too_short":
+        return "Input should have one item at least"
     bounds = error.get("ctx", {})
     if bounds.get("ge") == SMALLEST:
         return f"Input should be positive, at least {SMALLEST:g}"
@@ -87,8 +99,17 @@ def _remedy(
     model: type[BaseModel], path: tuple[int | str, ...], error: ErrorDetails, tried: list[str]
 ) -> str:
     value = error["input"]
+    if error["type"] in ("tuple_type", "too_short") and _model_at(model, path) is not _model_at(
+        model, path[:-1]
+    ):
+        return f": write a table [[{path[-1]}]] for each"
+    if (
+        error["type"] == "tuple_type" and isinstance(value, str) and value.startswith("[")
+    ):  # a shell ate its quotes
+        items = [item.strip().strip("'\"") for item in value.strip("[]").split(",")]
+        return f": write {json.dumps(items)}, with quotes around the whole for the shell"
     if error["type"] == "tuple_type" and len(tried) == 1 and isinstance(value, int | float | str):
-        return f": write [{value!r}]"
+        return f": write [{json.dumps(value)}]"
     field = _model_at(model, path[:-1]).model_fields.get(str(path[-1])) if path else None
     if field is not None and field.default is None and str(value).lower() in ("none", "null", ""):
         return "; to have none, leave the key out"

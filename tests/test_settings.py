@@ -31,7 +31,7 @@ class Outer(Settings):
         ({"training": {"rounds": float("nan")}}, "training.rounds = nan: "),
         ({"training": {"clients": [1]}}, "training.clients = [1]: "),
         ({"training": {"targets": 0.7}}, "training.targets = 0.7: Input should be a list: write [0.7]"),
-        ({"training": {"targets": "a"}}, "training.targets = 'a': Input should be a list: write ['a']"),
+        ({"training": {"targets": "a"}}, "training.targets = 'a': Input should be a list: write [\"a\"]"),
         (
             {"training": {"shares": "evn"}},
             "training.shares = 'evn': Input should be 'even' or Input should be a list",

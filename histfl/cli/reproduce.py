@@ -68,9 +68,13 @@ def _command(names: Sequence[str]) -> Callable[..., None]:
         ] = False,
         as_json: Json = False,
     ) -> None:
+        from histfl.engines.choose import check_engine
+        from histfl.experiments.build import choose_device
         from histfl.experiments.reproduce.artefacts import artefacts, scale_for
         from histfl.experiments.reproduce.runner import How
 
+        choose_device(device)
+        check_engine(engine, memory_gb)
         scale = scale_for(quick=quick, seeds=seeds, data_dir=data_dir, precision=precision)
         folder = out or Path("runs") / ("reproduction-quick" if quick else "reproduction")
         how = How(folder / "runs", data_dir, device, engine, memory_gb, parallel, minutes, keep_models)

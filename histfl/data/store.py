@@ -63,6 +63,11 @@ def locate(source: Source, data_dir: Path | str | None = None) -> Path:
     """The folder that holds all files of `source`; a DataError says where it looked and what to type."""
     if source.packaged_in is not None:
         return source.packaged_in
+    if data_dir is not None and not Path(data_dir).expanduser().is_dir():
+        raise DataError(
+            f"there is no folder {data_dir}; name one that has {source.name}, or type: "
+            f"{fetch_command(source.name, data_dir)}"
+        )
     searched = places(data_dir)
     for place in searched:
         for folder in (source.folder, *source.other_folders):

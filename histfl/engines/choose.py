@@ -14,13 +14,18 @@ _log = logging.getLogger(__name__)
 ENGINES: dict[str, type[Engine]] = {"reference": ReferenceEngine, "vectorised": VectorisedEngine}
 
 
-def choose_engine(name: str, task: Task, memory_gb: float | None = None) -> Engine:
-    """The named engine, within `memory_gb` (None: what is free); `auto` is the fast one. Where no fast way fits
-    the task, it is the reference engine, so that a run's summary names the engine that did the work."""
+def check_engine(name: str, memory_gb: float | None = None) -> None:
+    """A UsageError where there is no such engine or budget of memory."""
     check_budget(memory_gb)
     if name != "auto" and name not in ENGINES:
         hint = did_you_mean(name, ENGINES, f"use auto, {' or '.join(ENGINES)}")
-        raise UsageError(f"--engine {name!r}: {hint}")
+        raise UsageError(f"engine {name!r}: {hint}")
+
+
+def choose_engine(name: str, task: Task, memory_gb: float | None = None) -> Engine:
+    """The named engine, within `memory_gb` (None: what is free); `auto` is the fast one. Where no fast way fits
+    the task, it is the reference engine, so that a run's summary names the engine that did the work."""
+    check_engine(name, memory_gb)
     if name == "reference":
         return ReferenceEngine()
     engine = VectorisedEngine(memory_gb)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from histfl.data import train_and_test
@@ -46,7 +47,7 @@ def train(
     method: str = "hist",
     uplink: str | Mapping[str, Any] = "fdma",
     loss: Loss = nn.functional.cross_entropy,
-    device: str = "auto",
+    device: str | torch.device = "auto",
     engine: str = "auto",
     memory_gb: float | None = None,
     out: Path | str | None = None,
@@ -69,6 +70,10 @@ def train(
             f"train() takes a torch.nn.Module and network=histfl.Network, not {type(model).__name__} and "
             f"{type(network).__name__}"
         )
+    if on_round is not None and not callable(on_round):
+        raise UsageError(f"train(on_round={on_round!r}): give a function of a round's record")
+    if resume and out is None:
+        raise UsageError("train(resume=True) without out: name the folder of the run to go on with")
     train_data, test_data = train_and_test(train_set, test_set)
     sections: dict[str, dict[str, Any]] = {
         "model": {"name": type(model).__name__},

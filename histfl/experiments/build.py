@@ -18,9 +18,9 @@ from histfl.errors import DataError, UsageError
 from histfl.experiments.config import Config, UplinkSettings
 from histfl.experiments.fit import EXAMPLES, check_fit, check_parameters, check_precision
 from histfl.experiments.sizes import size_policy
-from histfl.models import build_model
+from histfl.models import MODELS, build_model
 from histfl.models.lora import DEFAULT_BASE
-from histfl.models.registry import call_factory, import_factory
+from histfl.models.registry import call_factory, check_options, import_factory
 from histfl.network import Network, spread_evenly
 from histfl.partition import plan, training_copy
 from histfl.seeds import Seeds
@@ -81,8 +81,14 @@ class Ingredients:
 
 def load_ingredients(config: Config, *, data_dir: Path | None = None) -> Ingredients:
     """The model, data and network that a configuration names."""
+    check_options(config.model.name, config.model.options)  # before data are read, which may take long
     network = build_network(config)
     train, test = load_data(config, data_dir)
+    if not train.inputs.is_floating_point() and config.model.name in MODELS and config.model.name != "lora":
+        raise UsageError(
+            f"model {config.model.name!r} takes numbers, and the data {config.data.name!r} are token ids; use "
+            "model.name = 'lora', or a model of your own with an embedding"
+        )
     model = build_model(
         config.model.name,
         config.model.options,
@@ -190,7 +196,7 @@ def build(
     config: Config,
     ingredients: Ingredients,
     *,
-    device: str = "auto",
+    device: str | torch.device = "auto",
     engine: str = "auto",
     memory_gb: float | None = None,
     loss: Loss = nn.functional.cross_entropy,
@@ -237,6 +243,7 @@ def build(
         augment=datasets.augmentation(config.data.augment, train.inputs),
     )
     participation = build_participation(config)
+    participation.check(network)
     policy = size_policy(
         config.method, cut, network, task.uplink, shared=shared, num_active=participation.num_cells(network)
     )
@@ -325,12 +332,13 @@ def build_channel(settings: UplinkSettings) -> Channel:
     return channel
 
 
-def choose_device(name: str) -> torch.device:
+def choose_device(name: str | torch.device) -> torch.device:
     """`auto` takes a CUDA GPU where there is one."""
+    name = str(name)
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():
-        raise UsageError("--device cuda: torch sees no CUDA GPU here; use --device cpu")
+        raise UsageError("device cuda: torch sees no CUDA GPU here; use cpu")
     if name not in ("cpu", "cuda"):
-        raise UsageError(f"--device {name!r}: use auto, cpu or cuda")
+        raise UsageError(f"device {name!r}: use auto, cpu or cuda")
     return torch.device(name)

@@ -118,6 +118,19 @@ class NetworkSettings(Settings):
             )
         return self
 
+    @model_validator(mode="after")
+    def _clients_have_one_description(self) -> NetworkSettings:
+        if self.profile == "uniform":
+            return self
+        for key in ("cpu_hz", "snr_db", "transmit_power_w"):
+            value = getattr(self, key)
+            if value != type(self).model_fields[key].default:
+                raise ValueError(
+                    f"{key} = {value:g} is of the uniform profile, and profile = {self.profile!r} has its own; "
+                    "leave out one of the two"
+                )
+        return self
+
 
 class TrainingSettings(Settings):
     """Training: the rounds, the local steps and when to end."""

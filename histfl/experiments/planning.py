@@ -135,7 +135,11 @@ def _is_configuration(source: str) -> bool:
             f"or a preset ({', '.join(preset_names())})"
         )
     tables = read_toml(Path(source))
-    return bool(tables) and all(isinstance(table, Mapping) for table in tables.values())
+    return (
+        bool(tables)
+        and "cells" not in tables
+        and all(isinstance(table, Mapping) for table in tables.values())
+    )
 
 
 def _full_key(key: str) -> str:

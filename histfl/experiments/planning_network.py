@@ -179,6 +179,10 @@ def plan_network(config: Config, cut: CutModel, draws: int | None = None) -> Net
             f"network.active_cells = {config.network.active_cells}: a plan sizes all cells of a network; "
             "leave the key out, or plan a network of as many cells"
         )
+    if config.uplink.name == "ideal":
+        raise UsageError(
+            "uplink.name = 'ideal' takes no time; a plan weighs computing against sending: use fdma, tdma or aircomp"
+        )
     network = build_network(config)
     if draws is None:
         draws = max(MIN_DRAWS, min(DEFAULT_DRAWS, CELLS_DRAWN // network.num_cells))
@@ -257,6 +261,7 @@ def _drawn_costs(
     }
     participants = config.network.participants
     participation = Participation(per_cell=None if participants == "all" else participants)
+    participation.check(network)
     seeds = Seeds(config.training.seed)
     nothing = [None] * network.num_cells
     for t in range(draws):

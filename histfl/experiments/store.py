@@ -42,6 +42,11 @@ class Checkpoint:
     wall_seconds: float
 
 
+def _no_number(text: str) -> float:
+    """JSON has no NaN and no infinity; Python reads and writes them all the same, and we wrote none."""
+    raise ValueError(f"{text} in place of a number")
+
+
 class RunFolder:
     """One run's files under `path`."""
 
@@ -123,7 +128,7 @@ class RunFolder:
             return []
         try:
             lines = self.rounds_path.read_bytes().split(b"\n")[:-1]
-            records = [json.loads(line) for line in lines]
+            records = [json.loads(line, parse_constant=_no_number) for line in lines]
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{self.rounds_path} is damaged ({error}); use another folder") from None
         for number, record in enumerate(records, start=1):

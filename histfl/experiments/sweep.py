@@ -14,6 +14,11 @@ from histfl.experiments.config import load_config
 def arms(source: str, settings: Sequence[str], varied: Sequence[str]) -> Iterator[Arm]:
     """Every combination of `section.key=a,b,c` variations over the base configuration."""
     choices = [_choices(variation) for variation in varied]
+    paths = [values[0].partition("=")[0] for values in choices]
+    if twice := {path for path in paths if paths.count(path) > 1}:
+        raise UsageError(
+            f"--vary {min(twice)} is given twice; write all its values in one: {min(twice)}=a,b,c"
+        )
     names: set[str] = set()
     for combination in itertools.product(*choices):
         name = re.sub(r"[^A-Za-z0-9.=_+-]+", "-", ",".join(combination).replace(",", "+"))[:150]
@@ -26,7 +31,7 @@ def arms(source: str, settings: Sequence[str], varied: Sequence[str]) -> Iterato
 def _choices(variation: str) -> list[str]:
     path, equals, text = variation.partition("=")
     values = [value.strip() for value in re.split(r",(?![^\[]*\])", text) if value.strip()]
-    if not equals or not values:
+    if not equals or not values or "." not in path:
         raise UsageError(
             f"--vary {variation!r}: write it as section.key=a,b,c, for example network.cells=2,4,6"
         )

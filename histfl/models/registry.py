@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 from torch import nn
 
 from histfl.errors import UsageError, did_you_mean
@@ -38,6 +39,7 @@ def build_model(
     A factory gets `options`, and `input_shape`, `num_classes` and `sample_inputs` (a few inputs of the
     training set, [sample, ...]) where its signature has them.
     """
+    check_options(name, options)
     factory = MODELS.get(name) or import_factory(name, kind="model", known=list(MODELS))
     offered = {
         "input_shape": tuple(input_shape),
@@ -49,6 +51,22 @@ def build_model(
     if not isinstance(model, nn.Module):
         raise UsageError(f"model {name!r} returned {type(model).__name__}; it must return a torch.nn.Module")
     return model
+
+
+def check_options(name: str, options: Mapping[str, Any]) -> None:
+    """A UsageError where an option of one of our models has not the kind of value that it takes."""
+    factory = MODELS.get(name)
+    if factory is None:
+        return
+    hints = get_type_hints(factory)
+    for key, value in options.items():
+        if key in hints:
+            kind = TypeAdapter(hints[key], config=ConfigDict(strict=True, allow_inf_nan=False))
+            try:
+                kind.validate_python(value)
+            except ValidationError as error:
+                said = " or ".join(dict.fromkeys(each["msg"] for each in error.errors()))
+                raise UsageError(f"model.{key} = {value!r}: {said}") from None
 
 
 def import_factory(name: str, *, kind: str, known: Sequence[str]) -> Callable[..., Any]:

@@ -106,6 +106,11 @@ class Network:
         """Cells of equal clients; give the clients per cell, or their total (spread evenly)."""
         if (clients_per_cell is None) == (clients is None):
             raise UsageError("give either clients_per_cell or clients (the total), and not both")
+        for name, value in (("cells", cells), ("clients_per_cell", clients_per_cell), ("clients", clients)):
+            if value is not None and (not isinstance(value, int | np.integer) or value < 1):
+                raise UsageError(f"{name} = {value!r}; it must be a whole number, at least 1")
+        if not -300 <= snr_db <= 300:
+            raise UsageError(f"snr_db = {snr_db!r}; it must be from -300 to 300")
         total = clients if clients is not None else cells * (clients_per_cell or 0)
         counts = spread_evenly(total, cells)
         return cls(

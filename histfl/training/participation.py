@@ -58,6 +58,16 @@ class Participation:
         elif self.active_cells is not None and self.active_cells < 1:
             raise UsageError(f"active_cells = {self.active_cells}; at least one cell must take part")
 
+    def check(self, network: Network) -> None:
+        """A UsageError where the network has not so many clients in a cell, or not these cells."""
+        largest = int(network.clients_per_cell.max())
+        if self.per_cell is not None and self.per_cell > largest:
+            raise UsageError(
+                f"participants = {self.per_cell}, but the largest cell has {largest} clients; let at most as many "
+                "take part"
+            )
+        self.num_cells(network)
+
     def num_cells(self, network: Network) -> int:
         """How many cells take part in a global round."""
         if self.active_cells is None:

@@ -267,6 +267,11 @@ def test_disk_failures_are_storage_errors():
 
 def test_a_missing_data_set_says_where_it_looked_and_what_to_type(private_cache, tmp_path, monkeypatch):
     monkeypatch.setenv("HISTFL_DATA", str(tmp_path / "env"))
+    with pytest.raises(
+        DataError, match=r"there is no folder .*given; .*type: histfl data fetch fashion-mnist --data-dir"
+    ):
+        load("fashion-mnist", tmp_path / "given")
+    (tmp_path / "given").mkdir()
     with pytest.raises(DataError) as failure:
         load("fashion-mnist", tmp_path / "given")
     message = str(failure.value)

@@ -99,7 +99,7 @@ def test_a_module_with_a_memory_of_its_own_is_left_to_the_reference_engine() -> 
 
 def test_unknown_engines_are_refused() -> None:
     task = make_experiment("mlp").hist.task
-    with pytest.raises(UsageError, match="--engine 'vectorized': did you mean 'vectorised'"):
+    with pytest.raises(UsageError, match="engine 'vectorized': did you mean 'vectorised'"):
         choose_engine("vectorized", task)
     with pytest.raises(UsageError, match="use auto, reference or vectorised"):
         choose_engine("warp", task)

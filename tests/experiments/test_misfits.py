@@ -191,3 +191,69 @@ def test_another_model_does_not_inherit_the_presets_options(
     )
     assert answer.code == 0, answer.err
     assert answer.json["model"] == "lenet5"
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"on_round": 3}, r"on_round=3\): give a function"),
+        ({"resume": True}, "without out: name the folder"),
+        ({"participants": 3}, "participants = 3, but the largest cell has 2 clients"),
+    ],
+)
+def test_a_misuse_of_train_is_said_before_it_begins(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        train(**settings)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [
+        ({"cells": 2.5, "clients_per_cell": 3}, r"cells = 2\.5; it must be a whole number"),
+        (
+            {"cells": 2, "clients_per_cell": -3},
+            "clients_per_cell = -3; it must be a whole number, at least 1",
+        ),
+        ({"cells": 2, "clients": 4, "snr_db": 1e9}, r"snr_db = 1000000000\.0; it must be from -300 to 300"),
+    ],
+)
+def test_a_network_of_no_sense_is_said(numbers: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        histfl.Network.uniform(**numbers)
+
+
+def test_a_torch_device_is_taken() -> None:
+    run = histfl.train(
+        mlp(),
+        (INPUTS, TARGETS),
+        (INPUTS, TARGETS),
+        network=NETWORK,
+        rounds=1,
+        local_steps=1,
+        batch_size=5,
+        split="iid",
+        device=torch.device("cpu"),
+    )
+    assert run.summary["device"] == "cpu"
+
+
+def ids() -> tuple[tuple[torch.Tensor, torch.Tensor], ...]:
+    return ((torch.arange(320).reshape(40, 8), TARGETS),) * 2
+
+
+def test_token_ids_are_not_for_an_mlp(
+    histfl_command: Callable[..., Answer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    answer = histfl_command(
+        "run",
+        *SMALL,
+        "--set",
+        "data.name=test_misfits:ids",
+        "--set",
+        "data.split=iid",
+        "--out",
+        tmp_path / "run",
+    )
+    assert answer.code == 2
+    assert "model 'mlp' takes numbers, and the data 'test_misfits:ids' are token ids" in answer.err

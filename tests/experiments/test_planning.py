@@ -106,7 +106,7 @@ def test_the_reference_latencies(papers_mlp: CutModel, cells: int) -> None:
 @given(
     cells=st.integers(1, 9),
     seed=st.integers(0, 2**40),
-    uplink=st.sampled_from(["fdma", "tdma", "aircomp", "ideal"]),
+    uplink=st.sampled_from(["fdma", "tdma", "aircomp"]),
     participants=st.sampled_from(['"all"', "1", "3"]),
     bandwidth_hz=st.sampled_from(["1e5", "1e7", "1e9"]),
 )
@@ -268,10 +268,31 @@ def test_mistakes_end_in_one_line(
     assert message in err
 
 
-def test_a_mistake_in_a_network_file_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[[cell]]\nclients = 2\n", "cells: this key is needed"),
+        (
+            "[cells]\nclients = 2\n",
+            r"cells = .*: Input should be a list: write a table \[\[cells\]\] for each",
+        ),
+        ("cells = 3\n", r"cells = 3: Input should be a list: write a table \[\[cells\]\] for each"),
+        (
+            "cells = []\n",
+            r"cells = \[\]: Input should have one item at least: write a table \[\[cells\]\] for each",
+        ),
+        ("[[cells]]\ncount = 2\n", r"cells\.0\.clients: this key is needed"),
+        ("[[cells]]\nclients = 2\ncpu_hz = []\n", r"cells\.0\.cpu_hz: the list is too short"),
+        (
+            "[[cells]]\nclients = 2\ncpu_hz = [1e9, -1]\n",
+            r"cells\.0\.cpu_hz\.1 = -1: Input should be positive",
+        ),
+    ],
+)
+def test_a_mistake_in_a_network_file_is_named(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "network.toml"
-    path.write_text("[[cell]]\nclients = 2\n")
-    with pytest.raises(UsageError, match=r"network\.toml: cells: Field required"):
+    path.write_text(text)
+    with pytest.raises(UsageError, match=rf"network\.toml: {said}"):
         make_plan(tiny_request(path))
 
 

@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import shlex
 import shutil
 import signal
@@ -182,11 +183,23 @@ def test_missing_or_damaged_records_are_refused(histfl_command: Command, tmp_pat
         records[:40] + b"\n",
         b"\xff\n" + records,
         records.replace(b'"round": 2', b'"round": 7'),
+        re.sub(rb'"accuracy": [0-9.]+', b'"accuracy": NaN', records),
     ):
         (tmp_path / "rounds.jsonl").write_bytes(damaged)
         answer = histfl_command("run", *LONG, "--out", tmp_path, "--resume")
         assert answer.code == 2, damaged
         assert "rounds.jsonl" in answer.err
+
+
+def test_nothing_to_resume_is_said(histfl_command: Command, tmp_path: Path) -> None:
+    answer = histfl_command("run", *SMALL, "--out", tmp_path / "new", "--resume", "--json")
+    assert answer.code == 0
+    assert (
+        f"--resume: there is no checkpoint in {tmp_path / 'new'}; the run begins with round 1" in answer.err
+    )
+    again = histfl_command("run", *SMALL, "--out", tmp_path / "new", "--resume", "--json")
+    assert "--resume" not in again.err
+    assert again.json["rounds"] == answer.json["rounds"]
 
 
 def test_two_processes_do_not_share_a_folder(histfl_command: Command, tmp_path: Path) -> None:

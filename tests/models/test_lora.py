@@ -251,7 +251,7 @@ def test_a_half_precision_base_keeps_single_precision_pairs(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("options", "shape", "said"),
     [
-        ({"head": "none"}, (6,), "model.head = 'none'; use trained or frozen"),
+        ({"head": "none"}, (6,), "model.head = 'none': Input should be 'trained' or 'frozen'"),
         ({"rank": 0}, (6,), "model.rank = 0"),
         ({"target_modules": ["nothing"]}, (6,), "no layer to adapt.*nothing"),
         ({}, (LONGEST + 1,), f"reads {LONGEST} tokens at most"),
