@@ -65,6 +65,8 @@ def run_all(
     from histfl.experiments.run import execute
     from histfl.experiments.store import RunFolder
 
+    if top not in folders.values() and RunFolder(top).config_path.exists():
+        raise UsageError(f"{top} holds a run; use another folder for several of them")
     if choices.resume and not any(RunFolder(path).checkpoint_path.exists() for path in folders.values()):
         warn(f"--resume: there is no checkpoint in {top}; the run begins with round 1")
     page = LivePage(top / "report.html", f"histfl: {top.name}", folders.values())

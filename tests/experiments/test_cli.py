@@ -266,6 +266,15 @@ def test_bad_files_and_flags(
         assert not (tmp_path / "run").exists()
 
 
+def test_several_runs_do_not_go_into_a_runs_own_folder(histfl_command: Command, tmp_path: Path) -> None:
+    assert histfl_command("run", *SMALL, "--out", tmp_path / "run").code == 0
+    page = (tmp_path / "run" / "report.html").read_bytes()
+    answer = histfl_command("sweep", *SMALL, "--vary", "training.seed=1,2", "--out", tmp_path / "run")
+    assert answer.code == 2
+    assert "holds a run; use another folder" in answer.err
+    assert (tmp_path / "run" / "report.html").read_bytes() == page
+
+
 def test_divergence_keeps_the_last_good_checkpoint(histfl_command: Command, tmp_path: Path) -> None:
     out = tmp_path / "run"
     answer = histfl_command("run", *SMALL, "--set", "training.learning_rate=1e30", "--out", out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping
 from typing import Literal
 
@@ -65,7 +66,7 @@ def versus(
 ) -> Row:
     """The claim that the first of `names` is lower (higher) than the second at every point."""
     lost = [
-        point
+        f"{point} (not reached by all seeds)" if math.isinf(mine.mean) else point
         for point, mine in ours.items()
         if not (mine.mean < theirs[point].mean if claim == "lower" else mine.mean > theirs[point].mean)
     ]

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from histfl.errors import UsageError
 from histfl.experiments.report.answer import Cell, Column, Table
 from histfl.experiments.report.html import Plot, escape, frame, plots_html, table_html
 from histfl.experiments.reproduce.artefact import Artefact, Panel, Row, Verdict
@@ -77,6 +78,8 @@ def answer_page(artefact: Artefact, rows: Sequence[Row], panels: Sequence[Panel]
 
 def write_documentation(artefacts: Sequence[Artefact], results: Path, docs: Path) -> Path:
     """docs/reproduction.md and its figures from the files in `results`."""
+    if not any((results / artefact.name).is_dir() for artefact in artefacts):
+        raise UsageError(f"{results} has no results; histfl reproduce collect keeps those of runs there")
     figures = docs / "figures" / "reproduction"
     with storage_errors(figures):
         figures.mkdir(parents=True, exist_ok=True)

@@ -49,7 +49,7 @@ def test_a_target_never_reached_costs_more_than_any_other() -> None:
     assert versus("cost", "lower", ours, never).verdict == "yes"
     lost = versus("cost", "lower", never, ours, why="Because.")
     assert lost.verdict == "no"
-    assert lost.why == "Not lower: N=2. Because."
+    assert lost.why == "Not lower: N=2 (not reached by all seeds). Because."
     assert lost.values == {"HIST, N=2": None, "HFedAvg, N=2": 11.0}
     assert versus("cost", "lower", never, never).verdict == "no"
 

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 from small_artefacts import small_artefact
 
-from histfl.errors import CheckpointError
+from histfl.errors import CheckpointError, UsageError
 from histfl.experiments.reproduce.artefact import Artefact
 from histfl.experiments.reproduce.cost_table import cost_ratio
 from histfl.experiments.reproduce.drawing import plotly_figure
@@ -163,6 +163,12 @@ def test_seeds_are_read_together(tmp_path: Path) -> None:
         assert cost == pytest.approx(ratio * a_round, rel=1e-6)
 
 
+def test_without_results_no_page_is_written(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="has no results; histfl reproduce collect"):
+        write_documentation([small_artefact()], tmp_path, tmp_path / "docs")
+    assert not (tmp_path / "docs").exists()
+
+
 def test_the_page_is_written_from_the_files_alone(tmp_path: Path) -> None:
     artefact = small_artefact()
     run(artefact, tmp_path / "runs")
@@ -179,6 +185,7 @@ def test_the_page_is_written_from_the_files_alone(tmp_path: Path) -> None:
     assert drawn.startswith(b"<?xml")
     write_documentation([artefact], tmp_path / "kept", tmp_path / "docs")
     assert (page.read_text("utf-8"), figure.read_bytes()) == (text, drawn)
+    (tmp_path / "none" / "fig4").mkdir(parents=True)
     write_documentation([artefact], tmp_path / "none", tmp_path / "docs")
     assert "not yet run" in page.read_text("utf-8")
     assert "No run yet." in page.read_text("utf-8")
