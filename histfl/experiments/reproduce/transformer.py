@@ -95,7 +95,7 @@ def table3(scale: Scale) -> Artefact:
     small = replace(
         table,
         base=LORA | QUICK,
-        most_rounds={"hist": 8, "hfedavg": 5},
+        most_rounds={"hist": 6, "hfedavg": 5},
         units=QUICK["training.edge_rounds"],
         settings=(("cell-iid", 2),),
         rounds={},
