@@ -36,6 +36,7 @@ LORA: dict[str, Any] = {
 }
 ROUNDS = {"hist": 12, "hfedavg": 10}
 QUICK: dict[str, Any] = {
+    "model.alpha": 16.0,
     "model.base": QUICK_BASE,
     "model.base_dtype": "float32",
     "data.max_length": 24,
@@ -88,7 +89,7 @@ def table3(scale: Scale) -> Artefact:
         return cost_table(table, scale)
     smaller = (
         f"{QUICK_BASE} in place of {BASE}, 24 tokens a post without headers, footers and quotes, 400 test "
-        "posts, 4 clients, H = 10, E = 2, batch 8, N = 2 and cell i.i.d. alone."
+        "posts, 4 clients, H = 10, E = 2, batch 8, alpha 16, N = 2 and cell i.i.d. alone."
     )
     if missing := _missing(scale):
         scale, smaller = replace(scale, seeds=()), f"{smaller} Not run: {missing}."
