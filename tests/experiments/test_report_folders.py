@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,8 @@ def sweep(tmp_path: Path) -> Path:
     replace_line(write_run(top / "not-finite"), 0, '{"round": 1, "accuracy": NaN}')
     (write_run(top / "odd-pictures") / "pictures.json").write_text('{"partition": 3, "labels": 4}')
     (write_run(top / "no-rounds") / "rounds.jsonl").write_text("")
+    lines = (write_run(top / "lost-line") / "rounds.jsonl").read_text().splitlines(keepends=True)
+    (top / "lost-line" / "rounds.jsonl").write_text("".join(lines[:-1]))
     return top
 
 
@@ -69,11 +72,13 @@ def test_broken_runs_are_named_and_the_rest_is_shown(sweep: Path) -> None:
         "not-finite",
         "odd-pictures",
         "no-rounds",
+        "lost-line",
         "ragged",
     }
     assert broken["empty"] == "empty: no run was begun here"
     assert "line 3" in broken["other-round"]
     assert "pictures.json" in broken["odd-pictures"]
+    assert re.search(r"summary\.json is of \d+ rounds, and rounds\.jsonl has \d+", broken["lost-line"])
     page = report_page("sweep", gathered)
     for name, reason in gathered.broken:
         assert f"<b>{name}</b>" in page, reason

@@ -96,7 +96,11 @@ def read_shown(path: Path, name: str) -> ShownRun:
         raise CheckpointError(f"{folder.rounds_path.name} has rounds of {sorted(cells)} cells")
     if folder.summary_path.exists():
         summary, planned = folder.read_summary(), len(records)
-        checked(Summary, summary, folder.summary_path.name)
+        told = checked(Summary, summary, folder.summary_path.name).rounds
+        if told > len(records):
+            raise CheckpointError(
+                f"{folder.summary_path.name} is of {told} rounds, and {folder.rounds_path.name} has {len(records)}"
+            )
     else:
         summary = summarise(config, records, about={}, wall_seconds=0.0)
         del summary["versions"], summary["wall_seconds"]  # this process's, not the run's

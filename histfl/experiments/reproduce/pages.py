@@ -12,7 +12,7 @@ from histfl.experiments.report.answer import Cell, Column, Table
 from histfl.experiments.report.html import Plot, escape, frame, plots_html, table_html
 from histfl.experiments.reproduce.artefact import Artefact, Panel, Row, Verdict
 from histfl.experiments.reproduce.drawing import plotly_figure, svg
-from histfl.experiments.reproduce.files import kept_results
+from histfl.experiments.reproduce.files import SEPARATOR, kept_results
 from histfl.experiments.reproduce.results import Result, Results
 from histfl.experiments.store import storage_errors, write_whole
 
@@ -130,10 +130,10 @@ def _origin(results: Sequence[Result]) -> str:
     whole = [
         result for result in results if result.about.get("device")
     ] or results  # its command names the device
-    machines = _listed(result.about.get("machine") for result in results)
+    machines = _listed(part for result in results for part in _parts(result, "machine"))
     torches = _listed((result.about.get("versions") or {}).get("torch") for result in results)
     precisions = _listed(result.about["config"]["training"]["precision"] for result in results)
-    commits = _listed(_short(result.about.get("commit") or "unknown") for result in results)
+    commits = _listed(_short(part) for result in results for part in _parts(result, "commit"))
     part = f" in {len(timed)} of them" if len(timed) < len(results) else ""
     state = f", {unfinished} of them unfinished" if unfinished else ""
     return (
@@ -141,6 +141,11 @@ def _origin(results: Sequence[Result]) -> str:
         f"{sum(timed) / 60:.3g} minutes of computing{part}. "
         f"One of them again: `{whole[0].about['command']}`\n"
     )
+
+
+def _parts(result: Result, key: str) -> list[str]:
+    """Of a run that was done in pieces, each piece's."""
+    return str(result.about.get(key) or "unknown").split(SEPARATOR)
 
 
 def _short(commit: str) -> str:

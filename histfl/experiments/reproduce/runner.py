@@ -29,7 +29,7 @@ from histfl.experiments.build import build, load_ingredients
 from histfl.experiments.config import Config
 from histfl.experiments.progress import progress
 from histfl.experiments.records import Record
-from histfl.experiments.reproduce.files import DIVERGED, ORIGIN, is_done, run_folder
+from histfl.experiments.reproduce.files import DIVERGED, add_origin, is_done, run_folder
 from histfl.experiments.reproduce.origin import origin
 from histfl.experiments.run import OnRound, execute
 from histfl.experiments.store import RunFolder, write_whole
@@ -180,7 +180,7 @@ def _finish(work: Work, how: How, late: Callable[[], bool], show: OnRound) -> Ou
     def on_round(record: Record) -> None:
         nonlocal told
         if not told:  # not before: a run that another process holds is refused
-            write_whole(work.folder / ORIGIN, json.dumps(origin(experiment.device.type)).encode())
+            add_origin(work.folder, origin(experiment.device.type))
             told = True
         show(record)
         if late():

@@ -18,6 +18,7 @@ from histfl.experiments.reproduce.cost_table import cost_ratio
 from histfl.experiments.reproduce.drawing import plotly_figure
 from histfl.experiments.reproduce.files import (
     POINTS,
+    add_origin,
     collect,
     kept_results,
     read_result,
@@ -161,6 +162,21 @@ def test_seeds_are_read_together(tmp_path: Path) -> None:
     for ratio, cost in zip(rounds.values, costs.values, strict=True):
         assert ratio is not None
         assert cost == pytest.approx(ratio * a_round, rel=1e-6)
+
+
+def test_a_run_in_pieces_tells_all_their_origins(tmp_path: Path) -> None:
+    for commit, machine in (("a" * 40, "one"), ("b" * 40, "two"), ("a" * 40, "two"), (None, "two")):
+        add_origin(tmp_path, {"commit": commit, "machine": machine})
+    found = json.loads((tmp_path / "origin.json").read_text())
+    assert found == {"commit": f"{'a' * 40}; {'b' * 40}", "machine": "one; two"}
+    artefact = small_artefact()
+    run(artefact, tmp_path / "runs")
+    folder = run_folder(tmp_path / "runs", artefact.arms[0].config)
+    (folder / "origin.json").write_text(json.dumps(found))
+    collect(artefact, tmp_path / "runs", tmp_path / "kept")
+    text = write_documentation([artefact], tmp_path / "kept", tmp_path / "docs").read_text("utf-8")
+    assert f"{'a' * 9}, {'b' * 9}" in text
+    assert "one, two" in text
 
 
 def test_without_results_no_page_is_written(tmp_path: Path) -> None:
