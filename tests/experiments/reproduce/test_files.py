@@ -165,18 +165,23 @@ def test_seeds_are_read_together(tmp_path: Path) -> None:
 
 
 def test_a_run_in_pieces_tells_all_their_origins(tmp_path: Path) -> None:
-    for commit, machine in (("a" * 40, "one"), ("b" * 40, "two"), ("a" * 40, "two"), (None, "two")):
+    for commit, machine in (
+        ("a" * 40, "machine one"),
+        ("b" * 40, "machine two"),
+        ("a" * 40, "machine two"),
+        (None, "machine two"),
+    ):
         add_origin(tmp_path, {"commit": commit, "machine": machine})
     found = json.loads((tmp_path / "origin.json").read_text())
-    assert found == {"commit": f"{'a' * 40}; {'b' * 40}", "machine": "one; two"}
+    assert found == {"commit": f"{'a' * 40}; {'b' * 40}", "machine": "machine one; machine two"}
     artefact = small_artefact()
     run(artefact, tmp_path / "runs")
     folder = run_folder(tmp_path / "runs", artefact.arms[0].config)
     (folder / "origin.json").write_text(json.dumps(found))
     collect(artefact, tmp_path / "runs", tmp_path / "kept")
     text = write_documentation([artefact], tmp_path / "kept", tmp_path / "docs").read_text("utf-8")
-    assert f"{'a' * 9}, {'b' * 9}" in text
-    assert "one, two" in text
+    for part in ("a" * 9, "b" * 9, "machine one", "machine two"):
+        assert part in text
 
 
 def test_without_results_no_page_is_written(tmp_path: Path) -> None:
