@@ -42,23 +42,10 @@ BYTES = Choice(
 )
 
 
-def contenders(cells: int, *, last_cell: bool) -> list[dict[str, Any]]:
-    """The labels of HIST and HFedAvg, and with `last_cell` of HFedAvg of the last cell alone."""
-    found: list[dict[str, Any]] = [{"method": method, "cells": cells} for method in METHODS]
-    if last_cell:
-        found.append({"method": "hfedavg", "cells": cells, "active_cells": [cells - 1]})
-    return found
-
-
 def of(results: Results, method: str, setting: Setting, **more: Any) -> Repeats:
     """The runs of a method, with all cells and the artefact's own alpha but where `more` labels say otherwise."""
     labels = {"active_cells": None, "alpha": None, **more}
     return results.of(method=method, split=setting[0], cells=setting[1], **labels)
-
-
-def of_last_cell(results: Results, setting: Setting) -> Repeats:
-    """The runs of HFedAvg in which the last cell alone takes part."""
-    return of(results, "hfedavg", setting, active_cells=[setting[1] - 1])
 
 
 def quick_images(scale: Scale) -> str:

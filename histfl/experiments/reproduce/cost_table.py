@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from histfl.experiments.arms import Arm
 from histfl.experiments.reproduce.artefact import LABELS, Artefact, Choice, Panel, Row, Scale, Verdict, arm
 from histfl.experiments.reproduce.bases import (
     HFEDAVG_LAST,
@@ -50,6 +51,12 @@ class Contender:
 
     def of(self, results: Results, setting: Setting) -> Repeats:
         return of(results, setting=setting, **self.labels)
+
+    def arm(self, settings: Mapping[str, Any], *, rounds: int, setting: Setting, seed: int) -> Arm:
+        split, cells = setting
+        given = {**self.labels, "cells": cells, "split": split, "seed": seed}
+        in_order = {label: given[label] for label in LABELS if label in given}  # as names have them
+        return arm({**settings, "training.rounds": rounds}, **in_order)
 
 
 HIST, HFEDAVG = (Contender(name, {"method": method}) for method, name in METHODS.items())
@@ -181,24 +188,20 @@ def cost_table(table: CostTable, scale: Scale) -> Artefact:
         paper=table.paper,
         choices=(*table.choices, CLOSE_ENOUGH),
         arms=tuple(
-            arm(
-                table.base | ends | {"training.rounds": table.most_rounds[contender.labels["method"]]},
-                **_in_order(contender.labels, cells=cells, split=split, seed=seed),
+            contender.arm(
+                table.base | ends,
+                rounds=table.most_rounds[contender.labels["method"]],
+                setting=setting,
+                seed=seed,
             )
             for seed in scale.seeds
-            for split, cells in table.settings
-            for contender in table.contenders(cells)
+            for setting in table.settings
+            for contender in table.contenders(setting[1])
         ),
         rows=lambda results: list(_rows(table, results)),
         panels=lambda results: cost_panels(results, table.settings),
         smaller=table.smaller,
     )
-
-
-def _in_order(labels: Mapping[str, Any], **others: Any) -> dict[str, Any]:
-    """All labels as an arm's name has them."""
-    given = {**labels, **others}
-    return {label: given[label] for label in LABELS if label in given}
 
 
 def _rows(table: CostTable, results: Results) -> Iterator[Row]:

@@ -28,7 +28,7 @@ from histfl.settings import checked
 POINTS = 120
 DIGITS = 7  # significant ones of the kept numbers
 ORIGIN, DIVERGED = "origin.json", "diverged.json"  # beside a run's own files
-SEPARATOR = "; "  # between the commits, and the machines, of a run that was done in pieces
+_SEPARATOR = "; "  # between the commits, and the machines, of a run that was done in pieces
 FROM_SUMMARY = (
     "engine",
     "device",
@@ -135,13 +135,14 @@ def kept_results(artefact: Artefact, folder: Path) -> tuple[Results, list[str]]:
 def add_origin(folder: Path, here: Mapping[str, str | None]) -> None:
     """Note where the rounds from now on come from, after the places of those before."""
     before = _json(folder / ORIGIN)
-    places = {key: dict.fromkeys(filter(None, (*_parts(before.get(key)), here[key]))) for key in here}
-    origins = {key: SEPARATOR.join(found) or None for key, found in places.items()}
+    places = {key: dict.fromkeys(filter(None, (*parts(before.get(key)), here[key]))) for key in here}
+    origins = {key: _SEPARATOR.join(found) or None for key, found in places.items()}
     write_whole(folder / ORIGIN, json.dumps(origins).encode())
 
 
-def _parts(text: str | None) -> list[str]:
-    return text.split(SEPARATOR) if text else []
+def parts(text: str | None) -> list[str]:
+    """The places that `add_origin` has noted."""
+    return text.split(_SEPARATOR) if text else []
 
 
 def run_results(artefact: Artefact, runs: Path) -> Results:

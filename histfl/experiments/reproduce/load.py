@@ -16,14 +16,12 @@ from histfl.experiments.reproduce.bases import (
     MLP,
     OPTIMISER,
     SPLITS,
-    contenders,
     of,
-    of_last_cell,
     quick_mlp,
     quick_words,
 )
 from histfl.experiments.reproduce.claims import told, trend, versus
-from histfl.experiments.reproduce.cost_table import cost_panels
+from histfl.experiments.reproduce.cost_table import HFEDAVG, HIST, cost_panels, last_cell_alone
 from histfl.experiments.reproduce.drawing import curve_of
 from histfl.experiments.reproduce.results import Results, Spread
 
@@ -49,7 +47,7 @@ def fig4(scale: Scale) -> Artefact:
 
     def last_cell_at(results: Results, load: float, cells: int, split: str) -> Spread:
         rounds = rounds_for(load, "hfedavg", cells)
-        return of_last_cell(results, (split, cells)).accuracy_at("round", rounds)
+        return last_cell_alone(cells).of(results, (split, cells)).accuracy_at("round", rounds)
 
     def rows(results: Results) -> list[Row]:
         found = []
@@ -95,16 +93,16 @@ def fig4(scale: Scale) -> Artefact:
             ),
         ),
         arms=tuple(
-            arm(
-                base | {"training.rounds": rounds_for(loads[-1], contender["method"], cells)},
-                **contender,
-                split=split,
+            contender.arm(
+                base,
+                rounds=rounds_for(loads[-1], contender.labels["method"], cells),
+                setting=(split, cells),
                 seed=seed,
             )
             for seed in scale.seeds
             for split in splits
             for cells in cell_numbers
-            for contender in contenders(cells, last_cell=split in last_cell)
+            for contender in (HIST, HFEDAVG, *([last_cell_alone(cells)] if split in last_cell else []))
         ),
         rows=rows,
         panels=lambda results: cost_panels(

@@ -12,7 +12,7 @@ from histfl.experiments.report.answer import Cell, Column, Table
 from histfl.experiments.report.html import Plot, escape, frame, plots_html, table_html
 from histfl.experiments.reproduce.artefact import Artefact, Panel, Row, Verdict
 from histfl.experiments.reproduce.drawing import plotly_figure, svg
-from histfl.experiments.reproduce.files import SEPARATOR, kept_results
+from histfl.experiments.reproduce.files import kept_results, parts
 from histfl.experiments.reproduce.results import Result, Results
 from histfl.experiments.store import storage_errors, write_whole
 
@@ -127,25 +127,18 @@ def _origin(results: Sequence[Result]) -> str:
         return "No run yet.\n"
     unfinished = sum(not result.finished for result in results)
     timed = [result.about["wall_seconds"] for result in results if result.about.get("wall_seconds")]
-    whole = [
-        result for result in results if result.about.get("device")
-    ] or results  # its command names the device
-    machines = _listed(part for result in results for part in _parts(result, "machine"))
+    ended = [result for result in results if result.about.get("device")]  # their commands name the device
+    machines = _listed(part for result in results for part in parts(result.about.get("machine")))
     torches = _listed((result.about.get("versions") or {}).get("torch") for result in results)
     precisions = _listed(result.about["config"]["training"]["precision"] for result in results)
-    commits = _listed(_short(part) for result in results for part in _parts(result, "commit"))
+    commits = _listed(_short(part) for result in results for part in parts(result.about.get("commit")))
     part = f" in {len(timed)} of them" if len(timed) < len(results) else ""
     state = f", {unfinished} of them unfinished" if unfinished else ""
     return (
         f"{len(results)} runs{state}, on {machines}, torch {torches}, {precisions}, commit {commits}; "
         f"{sum(timed) / 60:.3g} minutes of computing{part}. "
-        f"One of them again: `{whole[0].about['command']}`\n"
+        f"One of them again: `{(ended or results)[0].about['command']}`\n"
     )
-
-
-def _parts(result: Result, key: str) -> list[str]:
-    """Of a run that was done in pieces, each piece's."""
-    return str(result.about.get(key) or "unknown").split(SEPARATOR)
 
 
 def _short(commit: str) -> str:
