@@ -66,6 +66,7 @@ def check_options(name: str, options: Mapping[str, Any]) -> None:
                 kind.validate_python(value)
             except ValidationError as error:
                 said = " or ".join(dict.fromkeys(each["msg"] for each in error.errors()))
+                said = said.replace("an instance of Sequence", "a list")
                 raise UsageError(f"model.{key} = {value!r}: {said}") from None
 
 

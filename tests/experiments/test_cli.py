@@ -188,7 +188,7 @@ BAD_SETTINGS = [
     ("model.hidn=3", "its options are: hidden"),
     ("model.hidden=3", "3 units for 4 cells"),
     ("model.hidden=0", "hidden"),
-    ("model.hidden=1.5", "model.hidden = 1.5: "),
+    ("model.hidden=1.5", "model.hidden = 1.5: Input should be a valid integer or Input should be a list"),
     ("model.hidden=true", "model.hidden = True: "),
     ("model.dropout=x", "model.dropout = 'x': Input should be a valid number"),
     ("model.dropout=nan", "model.dropout = nan: Input should be a finite number"),
