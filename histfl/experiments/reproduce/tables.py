@@ -92,7 +92,7 @@ def _lenet_table(name: str, scale: Scale, more: dict[str, Any], choice: Choice) 
 def table2(scale: Scale) -> Artefact:
     """ResNet-18 on CIFAR-10, the inner channels of every block cut, to 75 % and 80 %."""
     base = MLP | {"model.name": "resnet18", "data.name": "cifar10", "data.augment": "crop-flip"}
-    base |= {"training.learning_rate": 0.05}
+    base |= {"training.learning_rate": 0.1}
     del base["model.hidden"]
     table = CostTable(
         name="table2",
@@ -103,7 +103,7 @@ def table2(scale: Scale) -> Artefact:
         "advantage grows from N = 2 to 4.",
         choices=(
             Choice(
-                "plain SGD, batch 50, learning rate 0.05, no momentum, the same for both methods",
+                "plain SGD, batch 50, learning rate 0.1, no momentum, the same for both methods",
                 "the paper names none of them",
             ),
             Choice(
