@@ -14,7 +14,12 @@ from histfl.models import MODELS
 from histfl.settings import SMALLEST
 
 PAGE = Path(__file__).parent / "configuration.md"
-OFFERED = ("input_shape", "num_classes", "sample_inputs")  # what a model is given, not an option of it
+OFFERED = (
+    "input_shape",
+    "num_classes",
+    "sample_inputs",
+    "data_dir",
+)  # what a model is given, not an option of it
 NO_LIMIT = 10**9  # bounds from here on only keep slips out
 INTRODUCTION = """\
 # Settings

@@ -13,19 +13,19 @@ from histfl.errors import UsageError
 INSTALL_LINE = "pip install 'histfl[lora]'"
 
 
-def load_tokenizer(base: str) -> Any:
+def load_tokenizer(base: str, data_dir: Path | str | None = None) -> Any:
     """The tokenizer of the pretrained model `base`."""
-    return _load("AutoTokenizer", base)
+    return _load("AutoTokenizer", base, data_dir)
 
 
-def load_transformer(base: str, **options: Any) -> Any:
+def load_transformer(base: str, data_dir: Path | str | None = None, **options: Any) -> Any:
     """The pretrained model `base` without a task's head, in eval mode; `options` as in `from_pretrained`."""
-    return _load("AutoModel", base, **options)
+    return _load("AutoModel", base, data_dir, **options)
 
 
-def folder_of(base: str) -> Path | None:
+def folder_of(base: str, data_dir: Path | str | None = None) -> Path | None:
     """The local folder that `base` names, as a path or as a folder's name beside the data sets."""
-    candidates = [Path(base).expanduser(), *(place / base for place in places())]
+    candidates = [Path(base).expanduser(), *(place / base for place in places(data_dir))]
     return next((folder for folder in candidates if folder.is_dir()), None)
 
 
@@ -39,8 +39,8 @@ def gguf_file(folder: Path) -> str | None:
     return found[0] if found else None
 
 
-def _load(kind: str, base: str, **options: Any) -> Any:
-    folder = folder_of(base)
+def _load(kind: str, base: str, data_dir: Path | str | None, **options: Any) -> Any:
+    folder = folder_of(base, data_dir)
     if folder is not None and (file := gguf_file(folder)) is not None:
         options["gguf_file"] = file
     with _library() as transformers:

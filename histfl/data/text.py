@@ -31,7 +31,7 @@ def load_tokens(
     `tokenizer` is a pretrained model's hub name or local folder, `strip` as in `load_text`.
     """
     train, test = load_text(name, data_dir, strip=strip)
-    loaded = load_tokenizer(tokenizer)
+    loaded = load_tokenizer(tokenizer, data_dir)
     return tokenise(train, loaded, max_length), tokenise(test, loaded, max_length)
 
 

@@ -96,6 +96,7 @@ def load_ingredients(config: Config, *, data_dir: Path | None = None) -> Ingredi
         train.num_classes,
         seed=Seeds(config.training.seed).key("model"),
         sample_inputs=_sample(train, Seeds(config.training.seed).numpy("sample inputs")),
+        data_dir=data_dir,
     )
     return Ingredients(model, train, test, network)
 

@@ -15,6 +15,7 @@ The linear head on top is trained and averaged as any parameter that every cell 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
@@ -35,6 +36,7 @@ def lora(
     input_shape: Sequence[int],
     num_classes: int,
     sample_inputs: torch.Tensor | None = None,
+    data_dir: Path | str | None = None,
     base: str = DEFAULT_BASE,
     rank: int = 16,
     alpha: float = 4.0,
@@ -43,7 +45,7 @@ def lora(
     pooling: Pooling = "mean",
     base_dtype: BaseDtype = "float32",
 ) -> nn.Module:
-    """A LoRA classifier of texts [length] on the pretrained model `base` (hub name or local folder).
+    """A LoRA classifier of texts [length] on the pretrained model `base` (hub name, local folder, or folder beside the data sets).
 
     `target_modules` are the layers that get a pair, by the end of their names; by default the attention
     projections that peft names for the architecture (`c_attn` for GPT-2, `q_proj` and `v_proj` for Llama,
@@ -66,7 +68,9 @@ def lora(
             f"model lora takes token ids [length], not samples of shape {tuple(input_shape)}; use a text data "
             "set such as 20newsgroups"
         )
-    transformer = load_transformer(base, dtype=getattr(torch, base_dtype), attn_implementation="eager")
+    transformer = load_transformer(
+        base, data_dir, dtype=getattr(torch, base_dtype), attn_implementation="eager"
+    )
     longest = getattr(transformer.config, "max_position_embeddings", None) or input_shape[0]
     if input_shape[0] > longest:
         raise UsageError(f"data.max_length = {input_shape[0]}, but {base} reads {longest} tokens at most")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import torch
@@ -33,11 +34,12 @@ def build_model(
     *,
     seed: int,
     sample_inputs: torch.Tensor | None = None,
+    data_dir: Path | None = None,
 ) -> nn.Module:
     """The named model, its initial weights drawn from `seed`; the global generator is left as it was.
 
-    A factory gets `options`, and `input_shape`, `num_classes` and `sample_inputs` (a few inputs of the
-    training set, [sample, ...]) where its signature has them.
+    A factory gets `options`, and `input_shape`, `num_classes`, `sample_inputs` (a few inputs of the training
+    set, [sample, ...]) and `data_dir` (the folder of data sets, or None) where its signature has them.
     """
     check_options(name, options)
     factory = MODELS.get(name) or import_factory(name, kind="model", known=list(MODELS))
@@ -45,6 +47,7 @@ def build_model(
         "input_shape": tuple(input_shape),
         "num_classes": num_classes,
         "sample_inputs": sample_inputs,
+        "data_dir": data_dir,
     }
     with lent_to_layers(seed, torch.device("cpu")):
         model = call_factory(factory, options, offered, place=f"model {name!r}")

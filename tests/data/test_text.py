@@ -44,6 +44,8 @@ def test_a_base_is_found_beside_the_data_sets(
     words: str, private_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert folder_of("words") is None
+    assert folder_of("words", Path(words).parent) == Path(words)
+    assert load_tokenizer("words", Path(words).parent)("blue red")["input_ids"] == [3, 1]
     monkeypatch.setenv("HISTFL_DATA", str(Path(words).parent))
     assert folder_of("words") == Path(words)
     assert load_tokenizer("words")("blue red")["input_ids"] == [3, 1]

@@ -220,6 +220,8 @@ def test_a_local_folder_becomes_the_papers_model(tmp_path: Path) -> None:
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert not torch.equal(first["head.weight"], other["head.weight"])
     assert list(models[0].unit_axes()) == ["base.h.0.attn.c_attn", "base.h.1.attn.c_attn"]  # type: ignore[operator]
+    beside = build_model("lora", {"base": tmp_path.name}, (6,), 5, seed=1, data_dir=tmp_path.parent)
+    assert all(torch.equal(first[name], value) for name, value in trained(beside).items())
     rank, width = 16, 12
     assert sum(value.numel() for value in first.values()) == 2 * rank * (width + 3 * width) + 5 * width + 5
     both = build_model("lora", {"base": str(tmp_path), "target_modules": ["c_attn", "c_fc"]}, (6,), 5, seed=1)

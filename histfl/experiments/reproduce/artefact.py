@@ -40,7 +40,7 @@ LABELS = {
 class Scale:
     """At which size an artefact is run: the paper's, or a `quick` one that fits two cores and two minutes.
 
-    `here` names the data sets that this machine has; quick arms fall back on the embedded images. `precision`
+    `here` names the data sets and pretrained models that this machine has; quick arms fall back on the embedded images. `precision`
     is that of products on a GPU, for all arms alike.
     """
 

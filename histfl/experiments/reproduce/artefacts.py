@@ -8,6 +8,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from histfl.data import locate
+from histfl.data.pretrained import folder_of
 from histfl.errors import DataError, UsageError
 from histfl.experiments.arms import Arm
 from histfl.experiments.reproduce.air import fig9
@@ -16,7 +17,7 @@ from histfl.experiments.reproduce.latency import fig8
 from histfl.experiments.reproduce.load import fig4, fig5
 from histfl.experiments.reproduce.periods import fig6, fig7
 from histfl.experiments.reproduce.tables import table1, table1_code, table2
-from histfl.experiments.reproduce.transformer import table3
+from histfl.experiments.reproduce.transformer import QUICK_BASE, table3
 from histfl.training.precision import PRECISIONS, Precision
 
 ARTEFACTS: dict[str, Callable[[Scale], Artefact]] = {
@@ -76,8 +77,10 @@ def scale_for(
             raise UsageError(f"--seeds {seeds!r}: write whole numbers with commas, such as 1,2,3") from None
     if precision not in (None, *PRECISIONS):
         raise UsageError(f"--precision {precision!r}: use {', '.join(PRECISIONS)}")
-    here = frozenset(name for name in QUICK_DATA if _is_here(name, data_dir))
-    return Scale(quick, chosen, here, precision or "float32")
+    here = {name for name in QUICK_DATA if _is_here(name, data_dir)}
+    if folder_of(QUICK_BASE, data_dir) is not None:
+        here.add(QUICK_BASE)
+    return Scale(quick, chosen, frozenset(here), precision or "float32")
 
 
 def _is_here(name: str, data_dir: Path | None) -> bool:

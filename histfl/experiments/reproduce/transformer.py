@@ -11,7 +11,6 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from histfl.data.pretrained import folder_of
 from histfl.experiments.reproduce.artefact import Artefact, Choice, Scale
 from histfl.experiments.reproduce.bases import BYTES, Setting
 from histfl.experiments.reproduce.cost_table import SETTINGS, Contender, CostTable, cost_table
@@ -172,6 +171,6 @@ def _missing(scale: Scale) -> str:
     """What the quick scale lacks on this machine."""
     if "20newsgroups" not in scale.here:
         return "20newsgroups is not here (histfl data fetch 20newsgroups)"
-    if folder_of(QUICK_BASE) is None:
+    if QUICK_BASE not in scale.here:
         return f"{QUICK_BASE} is not here (examples/pretrained.py fetches it)"
     return ""

@@ -1,13 +1,15 @@
 """Table III: targets from HFedAvg's own end, uploads and ratios by hand."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from histfl.experiments.reproduce.artefact import Row, Scale
+from histfl.experiments.reproduce.artefacts import scale_for
 from histfl.experiments.reproduce.results import Result, Results
-from histfl.experiments.reproduce.transformer import BASE, LORA, table3
+from histfl.experiments.reproduce.transformer import BASE, LORA, QUICK_BASE, table3
 
 
 def result(
@@ -71,16 +73,23 @@ def test_rows_by_hand() -> None:
     assert lost.verdict == "not yet run", "N = 2 is missing"
 
 
-def test_a_quick_run_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    monkeypatch.setenv("HISTFL_DATA", str(tmp_path))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
-    nothing, texts = (
-        table3(Scale(quick=True, seeds=(1,), here=here))
-        for here in (frozenset(), frozenset({"20newsgroups"}))
+def test_a_quick_run_says_what_it_lacks() -> None:
+    nothing, texts, both = (
+        table3(Scale(quick=True, seeds=(1,), here=frozenset(here)))
+        for here in ((), ("20newsgroups",), ("20newsgroups", QUICK_BASE))
     )
     assert nothing.arms == texts.arms == ()
     assert "histfl data fetch 20newsgroups" in nothing.smaller
     assert "examples/pretrained.py" in texts.smaller
-    (tmp_path / "all-MiniLM-L6-v2").mkdir()
-    assert len(table3(Scale(quick=True, seeds=(1,), here=frozenset({"20newsgroups"}))).arms) == 2
+    assert len(both.arms) == 2
+
+
+def test_the_pretrained_model_may_lie_in_the_folder_that_the_command_names(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HISTFL_DATA", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data" / QUICK_BASE).mkdir(parents=True)
+    assert QUICK_BASE not in scale_for(quick=True).here
+    assert QUICK_BASE in scale_for(quick=True, data_dir=tmp_path / "data").here
