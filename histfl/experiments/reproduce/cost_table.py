@@ -214,6 +214,8 @@ def _rows(table: CostTable, results: Results) -> Iterator[Row]:
         for contender in rivals[1:]:
             yield _cost_row(table, results, contender, setting)
         if table.lower:
+            highest = {each.name: each.of(results, setting).highest_accuracies() for each in rivals}
+            yield told(f"{words(setting)}: highest accuracy", highest)
             yield _highest_common_row(table, results, setting)
     for place, name in enumerate(table.names):
         ours, theirs = (

@@ -132,12 +132,13 @@ def _origin(results: Sequence[Result]) -> str:
     torches = _listed((result.about.get("versions") or {}).get("torch") for result in results)
     precisions = _listed(result.about["config"]["training"]["precision"] for result in results)
     commits = _listed(_short(part) for result in results for part in parts(result.about.get("commit")))
-    part = f" in {len(timed)} of them" if len(timed) < len(results) else ""
+    count = "1 run" if len(results) == 1 else f"{len(results)} runs"
     state = f", {unfinished} of them unfinished" if unfinished else ""
+    part = f" in {len(timed)} of them" if len(timed) < len(results) else ""
+    time = f"; {sum(timed) / 60:.3g} minutes of computing{part}" if timed else ""
     return (
-        f"{len(results)} runs{state}, on {machines}, torch {torches}, {precisions}, commit {commits}; "
-        f"{sum(timed) / 60:.3g} minutes of computing{part}. "
-        f"One of them again: `{(ended or results)[0].about['command']}`\n"
+        f"{count}{state}, on {machines}, torch {torches}, {precisions}, commit {commits}{time}. "
+        f"To run one again: `{(ended or results)[0].about['command']}`\n"
     )
 
 

@@ -144,6 +144,12 @@ class Repeats:
             found.append(float(result.columns["accuracy"][late].mean()) if ended else None)
         return self._spread(found)
 
+    def highest_accuracies(self) -> Spread:
+        """The highest accuracy of a kept round, of the runs that came to their end or broke down."""
+        return self._spread(
+            [float(run.columns["accuracy"].max()) if run.finished else None for run in self.results]
+        )
+
     def seconds_a_round(self) -> Spread:
         """Simulated seconds of a global round, the mean over the run."""
         return self._spread(

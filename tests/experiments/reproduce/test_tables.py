@@ -13,7 +13,13 @@ SETTING = "fully non-i.i.d., N = 4"
 
 
 def result(
-    method: str, reached: dict[str, float], megabytes_a_round: float, *, finished: bool = True, **labels: Any
+    method: str,
+    reached: dict[str, float],
+    megabytes_a_round: float,
+    *,
+    accuracy: tuple[float, ...] = (0.0,),
+    finished: bool = True,
+    **labels: Any,
 ) -> Result:
     """A run that came to each target after so many rounds; math.inf: never."""
     targets = {
@@ -23,7 +29,8 @@ def result(
         for target, rounds in reached.items()
     }
     labels = {"method": method, "split": "shards", "cells": 4, "seed": 1, **labels}
-    return Result(method, labels, {name: np.zeros(1) for name in COLUMNS}, targets, finished, {})
+    columns = {name: np.zeros(len(accuracy)) for name in COLUMNS} | {"accuracy": np.array(accuracy)}
+    return Result(method, labels, columns, targets, finished, {})
 
 
 def answered(artefact: Artefact, *results: Result) -> dict[str, Row]:
@@ -54,8 +61,15 @@ def test_where_a_target_is_out_of_reach_the_highest_common_one_is_told() -> None
     rows = answered(
         table2(Scale(seeds=(1,))),
         result("hist", {"0.5": 10, "0.55": 16, "0.6": 30, "0.75": never, "0.8": never}, 1.0),
-        result("hfedavg", {"0.5": 6, "0.55": 10, "0.6": never, "0.75": never, "0.8": never}, 4.0),
+        result(
+            "hfedavg",
+            {"0.5": 6, "0.55": 10, "0.6": never, "0.75": never, "0.8": never},
+            4.0,
+            accuracy=(0.5, 0.58, 0.56),
+        ),
     )
+    highest = rows[f"{SETTING}: highest accuracy"]
+    assert highest.values == {"HIST": 0.0, "HFedAvg": 0.58}
     told = rows[f"{SETTING}: cost of HFedAvg over HIST's to the highest accuracy that both reach"]
     assert (told.paper, told.ours, told.verdict) == ("2.83 to 80%", "2.500 to 55%", "")
     assert rows[f"{SETTING}: HIST, global rounds to 75% and 80%"].ours == "not reached and not reached"
