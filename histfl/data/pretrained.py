@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +44,12 @@ def _load(kind: str, base: str, data_dir: Path | str | None, **options: Any) -> 
     if folder is not None and (file := gguf_file(folder)) is not None:
         options["gguf_file"] = file
     with _library() as transformers:
+        load = getattr(transformers, kind).from_pretrained
+        if folder is None:  # a copy in the hub's cache needs no network, and stays what it was
+            with suppress(OSError, ValueError, KeyError):
+                return load(base, local_files_only=True, **options)
         try:
-            return getattr(transformers, kind).from_pretrained(str(folder or base), **options)
+            return load(str(folder or base), **options)
         except ImportError as error:
             raise UsageError(f"cannot load {base!r}: {_first_line(error)}; type: {INSTALL_LINE}") from None
         except (OSError, ValueError, KeyError) as error:

@@ -1,5 +1,7 @@
 """Texts as token ids, and where a pretrained model is looked for."""
 
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -75,3 +77,26 @@ def test_without_the_extra_the_install_line_is_said(words: str) -> None:
     assert (
         done.stdout == "pretrained models need the package transformers; type: pip install 'histfl[lora]'\n"
     )
+
+
+def test_a_copy_in_the_hubs_cache_needs_no_network(words: str, tmp_path: Path) -> None:
+    """A real interpreter, whose hub nobody answers for."""
+    copy = tmp_path / "hub" / "models--someone--words"
+    shutil.copytree(words, copy / "snapshots" / "abc")
+    (copy / "snapshots" / "abc" / "config.json").write_text('{"model_type": "gpt2"}')
+    (copy / "refs").mkdir()
+    (copy / "refs" / "main").write_text("abc")
+    script = (
+        "from histfl.data.pretrained import load_tokenizer\n"
+        "print(load_tokenizer('someone/words')('blue red')['input_ids'])"
+    )
+    closed = {"HF_HUB_CACHE": str(tmp_path / "hub"), "HF_ENDPOINT": "http://127.0.0.1:9"}
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, **closed},
+    )
+    assert done.stdout == "[3, 1]\n"
+    assert "Retrying" not in done.stderr
