@@ -1,4 +1,4 @@
-"""Where numbers come from: the commit of the code and the kind of machine."""
+"""Where numbers come from: the commit of the code, the kind of machine and the version of torch."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ COMMIT = "HISTFL_COMMIT"  # names the commit where the code was copied without i
 
 @cache
 def origin(device: str) -> dict[str, str | None]:
-    """The commit and the machine's kind, for a run on `device`."""
-    return {"commit": _commit(), "machine": machine(device)}
+    """The commit, the machine's kind and torch's version, for a run on `device`."""
+    return {"commit": _commit(), "machine": machine(device), "torch": str(torch.__version__)}
 
 
 def machine(device: str) -> str:

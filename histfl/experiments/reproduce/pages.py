@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +129,7 @@ def _origin(results: Sequence[Result]) -> str:
     timed = [result.about["wall_seconds"] for result in results if result.about.get("wall_seconds")]
     ended = [result for result in results if result.about.get("device")]  # their commands name the device
     machines = _listed(part for result in results for part in parts(result.about.get("machine")))
-    torches = _listed((result.about.get("versions") or {}).get("torch") for result in results)
+    torches = _listed(version for result in results for version in _torches(result.about))
     precisions = _listed(result.about["config"]["training"]["precision"] for result in results)
     commits = _listed(_short(part) for result in results for part in parts(result.about.get("commit")))
     count = "1 run" if len(results) == 1 else f"{len(results)} runs"
@@ -140,6 +140,11 @@ def _origin(results: Sequence[Result]) -> str:
         f"{count}{state}, on {machines}, torch {torches}, {precisions}, commit {commits}{time}. "
         f"To run one again: `{(ended or results)[0].about['command']}`\n"
     )
+
+
+def _torches(about: Mapping[str, Any]) -> list[str]:
+    """The versions of torch that a run took; of one that was cut short its origin knows them."""
+    return parts(about.get("torch")) or [(about.get("versions") or {}).get("torch", "")]
 
 
 def _short(commit: str) -> str:

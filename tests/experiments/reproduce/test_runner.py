@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
 from small_artefacts import small_artefact
 
@@ -176,6 +177,7 @@ def test_a_run_tells_its_commit_and_machine(tmp_path: Path, monkeypatch: pytest.
     about = json.loads((run_folder(tmp_path, artefact.arms[0].config) / "origin.json").read_text())
     assert about["commit"] == "abc123"
     assert "cores" in about["machine"]
+    assert about["torch"] == torch.__version__
 
 
 def test_the_commit_is_of_the_repository_that_holds_the_code(
