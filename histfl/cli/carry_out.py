@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from histfl.cli.output import console, interruptible, print_json, warn
-from histfl.errors import UsageError
+from histfl.errors import DivergedError, UsageError
 
 if TYPE_CHECKING:
     from histfl.experiments.config import Config
@@ -30,6 +30,7 @@ def free_folder(name: str) -> Path:
 
 
 FEW_RUNS = 4
+LOWER = "lower training.learning_rate or set training.clip_norm"
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,10 @@ class Choices:
 def run_all(
     configs: Mapping[str, Config], folders: Mapping[str, Path], top: Path, choices: Choices
 ) -> dict[str, dict[str, Any]]:
-    """Run each configuration into its folder; the comparison page in `top` follows them."""
+    """Run each configuration into its folder; the comparison page in `top` follows them.
+
+    Of several, one that diverges is said and left out of the summaries, and the others go on.
+    """
     from histfl.experiments.build import build, load_ingredients
     from histfl.experiments.live import LivePage, telling
     from histfl.experiments.progress import progress
@@ -88,11 +92,25 @@ def run_all(
                 telling(followers, folder, warn) as told,
             ):
                 hooks = (show, told.on_round, page.on_round)
-                run = execute(experiment, folder, resume=choices.resume, on_round=_all_of(hooks))
+                try:
+                    run = execute(experiment, folder, resume=choices.resume, on_round=_all_of(hooks))
+                except DivergedError as error:
+                    if len(configs) == 1:
+                        raise
+                    warn(f"{name}: {error}")
+                    continue
                 told.on_end(run)
             summaries[name] = run.summary
+    if not summaries:
+        raise DivergedError(f"all {len(configs)} runs diverged; {LOWER}")
     write_report(page.path, page.title, gather(page.folders))
     return summaries
+
+
+def complain_of_missing(configs: Mapping[str, Config], summaries: Mapping[str, object]) -> None:
+    """After all is shown: a DivergedError that names the runs without an end."""
+    if missing := [name for name in configs if name not in summaries]:
+        raise DivergedError(f"{len(missing)} of {len(configs)} runs diverged: {', '.join(missing)}; {LOWER}")
 
 
 def _all_of(hooks: Sequence[Callable[[dict[str, Any]], None]]) -> Callable[[dict[str, Any]], None]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from histfl.cli.carry_out import Choices, free_folder, run_all, show
+from histfl.cli.carry_out import Choices, complain_of_missing, free_folder, run_all, show
 from histfl.cli.options import (
     DataDir,
     Device,
@@ -83,7 +83,8 @@ def sweep(
     folders = {name: folder / name for name in configs}
     choices = Choices(data_dir, device, engine, memory_gb, resume, tensorboard, mlflow, mlflow_uri)
     summaries = run_all(configs, folders, folder, choices)
-    show(list(folders.values()), folder / "report.html", summaries if as_json else None)
+    show([folders[name] for name in summaries], folder / "report.html", summaries if as_json else None)
+    complain_of_missing(configs, summaries)
 
 
 def quickstart(
@@ -105,7 +106,8 @@ def quickstart(
     folder = out or free_folder("quickstart")
     folders = {name: folder / name for name in names}
     summaries = run_all(configs, folders, folder, Choices(None, device, engine, memory_gb, resume))
-    show(list(folders.values()), folder / "report.html", summaries if as_json else None)
+    show([folders[name] for name in summaries], folder / "report.html", summaries if as_json else None)
+    complain_of_missing(configs, summaries)
 
 
 def with_precision(settings: list[str], precision: str | None) -> list[str]:

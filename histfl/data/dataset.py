@@ -94,7 +94,7 @@ def as_tensor_data(source: DataSource, *, class_names: Sequence[str] | None = No
         if highest >= MAX_CLASSES:
             raise UsageError(f"target {highest} is no class number; number the classes from 0")
         names = [str(label) for label in range(max(highest, 0) + 1)]
-    return TensorData(inputs, targets, tuple(map(str, names)))
+    return TensorData(inputs.detach(), targets, tuple(map(str, names)))
 
 
 def train_and_test(train: DataSource, test: DataSource) -> tuple[TensorData, TensorData]:
@@ -142,7 +142,10 @@ def _stack(source: Any) -> tuple[Tensor, Tensor]:
         raise UsageError(f"{kind} is empty; a data set needs at least one sample")
     inputs, targets = [], []
     for index in range(length):
-        item = source[index]
+        try:
+            item = source[index]
+        except Exception as error:  # a user's data set may fail in any way
+            raise UsageError(f"{kind}[{index}] fails: {type(error).__name__}: {error}") from error
         if not isinstance(item, (tuple, list)) or len(item) != 2:
             raise UsageError(f"{kind}[{index}] is a {type(item).__name__}; it must be a pair (input, target)")
         inputs.append(_input_tensor(item[0], f"{kind}[{index}]"))

@@ -57,12 +57,18 @@ def check_fit(model: nn.Module, train: TensorData, test: TensorData, loss: Loss,
             sample = int((~data.inputs.isfinite()).reshape(len(data), -1).any(dim=1).nonzero()[0])
             raise UsageError(f"{name} sample {sample} holds NaN or infinity; clean the data first")
         inputs, targets = data.inputs[:count], data.targets[:count]
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        trains = name == "training"
+        with torch.set_grad_enabled(trains), torch.random.fork_rng(devices=[]):
             outputs = _attempt("model", name, inputs, lambda: module(inputs))  # noqa: B023 (called at once)
-            _check_scores(outputs, len(inputs), train.num_classes)
+            _check_scores(outputs, len(inputs), train)
             value = _attempt("loss", name, inputs, lambda: loss(outputs, targets))  # noqa: B023
-        if not isinstance(value, torch.Tensor) or value.numel() != 1:
-            raise UsageError("the loss must be one number, the mean over the batch")
+        if not isinstance(value, torch.Tensor) or value.ndim != 0:
+            kind = f"shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
+            raise UsageError(f"the loss returns {kind}; it must be one number, the mean over the batch")
+        if trains and not value.requires_grad:
+            raise UsageError(
+                "the loss has no gradient; compute it from the model's scores without detaching them"
+            )
 
 
 def _attempt(what: str, name: str, inputs: torch.Tensor, compute: Callable[[], Any]) -> Any:
@@ -75,13 +81,20 @@ def _attempt(what: str, name: str, inputs: torch.Tensor, compute: Callable[[], A
         ) from None
 
 
-def _check_scores(outputs: object, num_samples: int, num_classes: int) -> None:
+def _check_scores(outputs: object, num_samples: int, train: TensorData) -> None:
     if not isinstance(outputs, torch.Tensor):
         raise UsageError(
             f"the model returns {type(outputs).__name__}; it must return a tensor of scores [sample, class]"
         )
-    if outputs.ndim < 2 or outputs.shape[0] != num_samples or outputs.shape[1] < num_classes:
+    if outputs.ndim < 2 or outputs.shape[0] != num_samples:
         raise UsageError(
             f"the model returns scores of shape {tuple(outputs.shape)} for {num_samples} samples of "
-            f"{num_classes} classes; it must return [sample, class]"
+            f"{train.num_classes} classes; it must return [sample, class]"
+        )
+    if outputs.shape[1] < train.num_classes:
+        lowest, highest = (int(label) for label in train.targets.aminmax())
+        remedy = ", or number the classes from 0" if lowest > 0 else ""
+        raise UsageError(
+            f"the model returns scores of shape {tuple(outputs.shape)}, and there are {train.num_classes} classes (labels "
+            f"{lowest} to {highest}); give it {train.num_classes} outputs{remedy}"
         )

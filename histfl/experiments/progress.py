@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from histfl.experiments.records import Record
+from histfl.experiments.records import Record, in_megabytes
 from histfl.experiments.run import OnRound
 
 SECONDS_BETWEEN_LINES = 10.0
@@ -36,7 +36,7 @@ def progress(title: str, rounds: int, console: Console) -> Iterator[OnRound]:
                 task,
                 completed=record["round"],
                 accuracy=f"{record['accuracy']:.3f}",
-                megabytes=f"{record['megabytes_per_client']:.1f}",
+                megabytes=in_megabytes(record["megabytes_per_client"]),
             )
 
         yield on_round
@@ -53,7 +53,7 @@ def _plain_lines(title: str, rounds: int, console: Console) -> OnRound:
         last = now
         console.print(
             f"{title}: round {record['round']}/{rounds}, accuracy {record['accuracy']:.3f}, "
-            f"{record['megabytes_per_client']:.1f} MB a client, {record['simulated_seconds']:.2f} simulated s",
+            f"{in_megabytes(record['megabytes_per_client'])} MB a client, {record['simulated_seconds']:.2f} simulated s",
             highlight=False,
             markup=False,
             soft_wrap=True,

@@ -142,6 +142,11 @@ def versions() -> dict[str, str]:
     return {"histfl": own, "python": platform.python_version(), "torch": torch.__version__}
 
 
+def in_megabytes(value: float) -> str:
+    """A number of megabytes as it is shown: of small models' the digits that tell."""
+    return f"{value:.1f}" if value >= 1 or value == 0 else f"{value:.3g}"
+
+
 def reached(records: Sequence[Record], target: float) -> Record | None:
     """The round that first came to the accuracy `target`, and what it had cost until then."""
     for record in records:

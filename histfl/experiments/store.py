@@ -83,11 +83,12 @@ class RunFolder:
                     f"another process is writing {self.path}; wait for it or use another folder"
                 ) from None
         try:
-            if not resume and any(path.exists() for path in (self.config_path, *self._written)):
+            begun = any(path.exists() for path in self._written)  # else it failed before its first round
+            if begun and not resume:
                 raise UsageError(
                     f"{self.path} already holds a run; resume it (--resume, in Python resume=True), or use another folder"
                 )
-            if self.config_path.exists():
+            if begun and self.config_path.exists():
                 self._check_same_run(config)
             yield
         finally:

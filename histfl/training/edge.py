@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import torch
+from torch import nn
 
 from histfl.partition import State
 from histfl.seeds import lent_to_layers
@@ -70,13 +71,18 @@ def _train_clients(
             final, loss = client_steps(
                 task.model,
                 state,
-                job.constants | dict.fromkeys(names, key),
+                _own_buffers(task.model) | job.constants | dict.fromkeys(names, key),
                 batches,
                 loss=task.loss,
                 training=task.local,
             )
         losses.append(loss)
         yield {name: tensor.unsqueeze(0) for name, tensor in final.items()}
+
+
+def _own_buffers(model: nn.Module) -> State:
+    """A client's copy of the module's buffers: what a forward pass changes in them ends with its local steps."""
+    return {name: buffer.clone() for name, buffer in model.named_buffers()}
 
 
 def _batches(job: CellJob, client: int, edge_round: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

@@ -36,7 +36,7 @@ def test_tensor_data_is_returned_as_it_is():
 def test_a_tensor_dataset_is_not_copied():
     inputs, targets = torch.rand(5, 2), torch.tensor([0, 1, 0, 1, 1])
     data = as_tensor_data(TensorDataset(inputs, targets))
-    assert data.inputs is inputs
+    assert data.inputs.data_ptr() == inputs.data_ptr()
     assert data.targets is targets
 
 

@@ -85,6 +85,20 @@ def test_quickstart_compares_hist_with_hfedavg(histfl_command: Command, tmp_path
     assert (tmp_path / "q" / "report.html").stat().st_size > 10_000
 
 
+def test_a_diverged_run_leaves_a_sweep_going_and_its_folder_free(
+    histfl_command: Command, tmp_path: Path
+) -> None:
+    rates = ["--vary", "training.learning_rate=0.1,1e30,0.2", "--out", tmp_path / "s"]
+    answer = histfl_command("sweep", *SMALL, *rates)
+    assert answer.code == 1
+    assert "learning_rate=1e30: training diverged in round 1" in answer.err
+    assert answer.err.splitlines()[-1].startswith("histfl: 1 of 3 runs diverged:")
+    assert "0.2" in answer.out
+    lost = next(path for path in (tmp_path / "s").iterdir() if "1e30" in path.name)
+    again = histfl_command("run", *SMALL, "--out", lost)
+    assert again.code == 0, "it has no round, so it may begin anew"
+
+
 def test_a_sweep_runs_the_cross_product_and_resumes(histfl_command: Command, tmp_path: Path) -> None:
     arguments = [
         "sweep",

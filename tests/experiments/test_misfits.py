@@ -9,6 +9,7 @@ import pytest
 import torch
 from conftest import SMALL, Answer
 from torch import nn
+from torch.utils.data import Dataset
 
 import histfl
 from histfl.errors import CheckpointError, UsageError
@@ -55,6 +56,34 @@ class Answers(nn.Module):
         return self.wrap(self.layer(inputs))
 
 
+class Broken(Dataset[tuple[torch.Tensor, int]]):
+    """Its fourth item cannot be read."""
+
+    def __len__(self) -> int:
+        return len(INPUTS)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        if index == 3:
+            raise OSError("unreadable")
+        return INPUTS[index], int(TARGETS[index])
+
+
+class Moving(nn.Module):
+    """Subtracts a running mean, a buffer that its forward pass changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = mlp()
+        self.mean: torch.Tensor
+        self.register_buffer("mean", torch.zeros(8))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            with torch.no_grad():
+                self.mean.mul_(0.9).add_(inputs.mean(dim=0), alpha=0.1)
+        return self.layers(inputs - self.mean)
+
+
 MISFITS: dict[str, tuple[dict[str, Any], str]] = {
     "more labels than scores": (
         {"model": nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 2))},
@@ -72,6 +101,16 @@ MISFITS: dict[str, tuple[dict[str, Any], str]] = {
     "nothing to train": ({"model": nn.Flatten()}, "no trainable parameter"),
     "lazy layers": ({"model": nn.LazyLinear(3)}, "lazy"),
     "a loss a sample": ({"loss": nn.CrossEntropyLoss(reduction="none")}, "one number"),
+    "a loss with an axis": (
+        {"loss": lambda scores, targets: nn.functional.cross_entropy(scores, targets).unsqueeze(0)},
+        r"shape \(1,\); it must be one number",
+    ),
+    "a loss of detached scores": (
+        {"loss": lambda scores, targets: nn.functional.cross_entropy(scores.detach(), targets)},
+        "no gradient",
+    ),
+    "labels numbered from 1": ({"data": (INPUTS, TARGETS + 1)}, "labels 1 to 3.*number the classes from 0"),
+    "a data set with a broken item": ({"data": Broken()}, r"Broken\[3\] fails: OSError: unreadable"),
     "no module": ({"model": 5}, "torch.nn.Module"),
     "no network": ({"network": None}, "histfl.Network"),
     "an unknown keyword": ({"name": "x"}, "no setting 'name'"),
@@ -93,6 +132,25 @@ def test_a_last_batch_of_one_does_not_break_batchnorm() -> None:
     model = nn.Sequential(nn.Linear(8, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
     data = (INPUTS.repeat(13, 1)[:501], TARGETS.repeat(13)[:501])
     assert train(model, data).accuracy.shape == (1,)
+
+
+@pytest.mark.parametrize("method", ["hist", "hfedavg"])
+def test_what_a_forward_pass_leaves_in_a_buffer_ends_with_a_clients_steps(
+    tmp_path: Path, method: str
+) -> None:
+    settings = {"method": method, "out": tmp_path / "run", "learning_rate": 0.5}
+    whole = train(Moving(), rounds=4, **(settings | {"out": None}))
+    train(Moving(), rounds=2, **settings)
+    resumed = train(Moving(), rounds=4, resume=True, **settings)
+    for mine, theirs in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+    assert not whole.model.get_buffer("mean").any()
+
+
+def test_inputs_may_be_a_networks_outputs() -> None:
+    features = nn.Linear(8, 8)(INPUTS)
+    plain, traced = (train(data=(inputs, TARGETS)) for inputs in (features.detach(), features))
+    assert plain.records[0]["accuracy"] == traced.records[0]["accuracy"]
 
 
 def test_numbers_of_numpy_are_numbers() -> None:

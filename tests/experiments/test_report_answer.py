@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from runs_for_tests import write_run
 
+from histfl.experiments.records import in_megabytes
 from histfl.experiments.report import answer_sentence, answer_table, gather, groups_of, runs_table
 from histfl.experiments.report.figures import accuracy_figure, cell_figure, part_figure, size_figure
 from histfl.experiments.report.groups import POINTS, Group, baseline_of
@@ -48,6 +49,28 @@ def test_the_table_has_the_cost_of_each_target_and_its_ratio(compared: Path) -> 
     assert (hist["to_0.5_round"].value, hist["to_0.5_round"].note) == (4, "equal")
     assert base["to_0.5_megabytes_per_client"].note == ""
     assert (hist["to_0.99_round"].text, hist["to_0.99_round"].value) == ("not reached", None)
+
+
+def test_a_target_that_one_run_was_asked_for_is_looked_up_in_the_others(tmp_path: Path) -> None:
+    write_run(tmp_path / "hist", "training.targets=[0.5]")
+    write_run(tmp_path / "hfedavg", "method.name=hfedavg", "training.targets=[0.99]")
+    groups = groups_in(tmp_path)
+    assert answer_sentence(groups).startswith("To 50% accuracy, hist sends 2.8 MB a client where")
+    table = runs_table(gather([tmp_path]).runs)
+    place = [column.key for column in table.columns].index("to_0.5_round")
+    assert [row[place].value for row in table.rows] == [4, 4]
+
+
+def test_small_models_megabytes_keep_their_digits(tmp_path: Path) -> None:
+    write_run(tmp_path / "hist", rounds=1)
+    assert "0.7 MB a client" in answer_sentence(groups_in(tmp_path))
+    assert [in_megabytes(value) for value in (0, 0.00185, 0.7, 1, 12.34)] == [
+        "0.0",
+        "0.00185",
+        "0.7",
+        "1.0",
+        "12.3",
+    ]
 
 
 def test_the_table_of_runs_has_the_summaries_own_numbers(compared: Path) -> None:

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from histfl.experiments.records import in_megabytes
 from histfl.experiments.report.folders import ShownRun
 from histfl.experiments.report.groups import Group, baseline_of
 
 COSTS = (
     ("round", "rounds", "d"),
-    ("megabytes_per_client", "MB a client", ".1f"),
+    ("megabytes_per_client", "MB a client", "MB"),
     ("simulated_seconds", "simulated s", ".3g"),
 )
 TOTALS = (
@@ -23,8 +24,8 @@ TOTALS = (
     ("seed", "seed", "d"),
     ("final_accuracy", "final accuracy", ".4f"),
     ("best_accuracy", "best accuracy", ".4f"),
-    ("megabytes_per_client", "MB a client", ".2f"),
-    ("edge_cloud_megabytes", "MB edge to cloud", ".2f"),
+    ("megabytes_per_client", "MB a client", "MB"),
+    ("edge_cloud_megabytes", "MB edge to cloud", "MB"),
     ("simulated_seconds", "simulated s", ".4g"),
     ("energy_joules", "joules", ".4g"),
 )
@@ -74,7 +75,7 @@ def answer_table(groups: Sequence[Group]) -> Table:
         row = [
             Cell(group.label, group.label),
             _mean(group, lambda run: run.summary["final_accuracy"], ".3f"),
-            _mean(group, lambda run: run.summary["megabytes_per_client"], ".1f"),
+            _mean(group, lambda run: run.summary["megabytes_per_client"], "MB"),
         ]
         for target in targets:
             for key, _, digits in COSTS:
@@ -99,7 +100,7 @@ def runs_table(runs: Sequence[ShownRun]) -> Table:
         row = [Cell(run.name, run.name), Cell(str(summary["method"]), str(summary["method"]))]
         row += [_cell(summary[key], digits) for key, _, digits in TOTALS]
         for target in targets:
-            reached = summary["to_target"].get(target)
+            reached = run.to_target(target)
             row += [_cell(reached[key] if reached else None, digits) for key, _, digits in COSTS]
         rows.append(tuple(row))
     return Table(tuple(columns), tuple(rows))
@@ -125,8 +126,8 @@ def answer_sentence(groups: Sequence[Group]) -> str:
             seconds = [cost_to(a, target, "simulated_seconds") or 0.0 for a in (group, base)]
             also = f" It takes {_times(*seconds)} simulated time." if all(seconds) else ""
             return (
-                f"To {percent(target)} accuracy, {group.name} sends {mine:.1f} MB a client where hierarchical FedAvg "
-                f"sends {theirs:.1f} MB: {_times(mine, theirs)}.{also}"
+                f"To {percent(target)} accuracy, {group.name} sends {in_megabytes(mine)} MB a client where hierarchical FedAvg "
+                f"sends {in_megabytes(theirs)} MB: {_times(mine, theirs)}.{also}"
             )
     return "No target accuracy was reached by both hierarchical FedAvg and another run."
 
@@ -139,8 +140,8 @@ def targets_of(groups: Sequence[Group]) -> list[str]:
 
 def cost_to(group: Group, target: str, key: str) -> float | None:
     """What the group spent to `target`, the mean over its seeds; None unless every seed reached it."""
-    reached = [run.summary["to_target"].get(target) for run in group.runs]
-    return float(np.mean([entry[key] for entry in reached])) if all(reached) else None
+    reached = [entry for run in group.runs if (entry := run.to_target(target)) is not None]
+    return float(np.mean([entry[key] for entry in reached])) if len(reached) == len(group.runs) else None
 
 
 def percent(target: str) -> str:
@@ -160,7 +161,7 @@ def _alone(groups: Sequence[Group]) -> str:
     }
     return (
         f"{group.label} is at {mean['final_accuracy']:.1%} accuracy after {group.num_rounds} rounds, "
-        f"{mean['megabytes_per_client']:.1f} MB a client and {mean['simulated_seconds']:.3g} simulated seconds."
+        f"{in_megabytes(mean['megabytes_per_client'])} MB a client and {mean['simulated_seconds']:.3g} simulated seconds."
     )
 
 
@@ -177,22 +178,26 @@ def _target_columns(target: str) -> list[Column]:
 
 def _mean(group: Group, read: Callable[[ShownRun], float], digits: str) -> Cell:
     values = [read(run) for run in group.runs]
-    low, high = f"{min(values):{digits}}", f"{max(values):{digits}}"
+    low, high = _written(min(values), digits), _written(max(values), digits)
     spread = f"{low} to {high}" if low != high else ""
     mean = float(np.mean(values)) if len(values) > 1 else values[0]
-    return Cell(f"{mean:{digits}}", mean, spread)
+    return Cell(_written(mean, digits), mean, spread)
+
+
+def _written(value: float, digits: str) -> str:
+    return in_megabytes(value) if digits == "MB" else f"{value:{digits}}"
 
 
 def _to_target(group: Group, base: Group | None, target: str, key: str, digits: str) -> Cell:
     cost = cost_to(group, target, key)
     if cost is None:
-        reached = sum(run.summary["to_target"].get(target) is not None for run in group.runs)
+        reached = sum(run.to_target(target) is not None for run in group.runs)
         return Cell(f"{reached} of {len(group.runs)} seeds" if reached else "not reached", None)
     theirs = cost_to(base, target, key) if base is not None and base is not group else None
     note = _ratio(cost, theirs) if cost and theirs else ""
     if digits == "d":
         return Cell(f"{cost:.4g}", int(cost) if cost == int(cost) else cost, note)
-    return Cell(f"{cost:{digits}}", cost, note)
+    return Cell(_written(cost, digits), cost, note)
 
 
 def _ratio(mine: float, theirs: float) -> str:
@@ -203,4 +208,4 @@ def _ratio(mine: float, theirs: float) -> str:
 def _cell(value: float | None, digits: str) -> Cell:
     if value is None:
         return Cell("not reached", None)
-    return Cell(f"{value:{digits}}", value)
+    return Cell(_written(value, digits), value)

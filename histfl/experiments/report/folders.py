@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from histfl.errors import CheckpointError, HistflError, UsageError
-from histfl.experiments.records import Record, summarise
+from histfl.experiments.records import Record, reached, summarise
 from histfl.experiments.report.checks import Pictures, RoundLine, Summary
 from histfl.experiments.run import Run
 from histfl.experiments.store import RunFolder
@@ -34,6 +34,11 @@ class ShownRun:
     @property
     def finished(self) -> bool:
         return len(self.records) >= self.planned_rounds
+
+    def to_target(self, target: str) -> Record | None:
+        """The first round at an accuracy and its costs so far, whether or not this run was asked for it."""
+        counted = self.summary["to_target"]
+        return counted[target] if target in counted else reached(self.records, float(target))
 
     @classmethod
     def of(cls, name: str, run: Run) -> ShownRun:
