@@ -40,6 +40,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except typer.Abort:
         fail("aborted", 130)
     except Exception as error:
+        if _out_of_memory(error):
+            fail(
+                f"{' '.join(str(error).split())[-200:]}; ask for less: fewer clients, steps or edge rounds", 2
+            )
         if not hasattr(error, "format_message"):  # not click's report of a wrong command line
             raise
         if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help text
@@ -47,3 +51,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             sys.exit(2)
         fail(error.format_message(), 2)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """Whether memory was asked for that is not there; torch has no type of error for a CPU's."""
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    )

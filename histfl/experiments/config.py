@@ -195,7 +195,8 @@ class UplinkSettings(Settings):
         default=10, description="of an edge"
     )
     bits_per_parameter: Positive | None = Field(
-        default=None, description="that are sent (unset: those of the model's numbers, 32 for float32)"
+        default=None,
+        description="in megabytes, and in seconds over fdma and tdma (unset: as the model's numbers have, 32 for float32)",
     )
     channel: Literal["rayleigh", "rician", "path-loss"] | str = Field(
         default="rayleigh", description="how channels are drawn, or `package.module:factory` of your own"

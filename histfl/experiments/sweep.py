@@ -21,7 +21,8 @@ def arms(source: str, settings: Sequence[str], varied: Sequence[str]) -> Iterato
         )
     names: set[str] = set()
     for combination in itertools.product(*choices):
-        name = re.sub(r"[^A-Za-z0-9.=_+-]+", "-", ",".join(combination).replace(",", "+"))[:150]
+        plain = ",".join(combination).translate({ord("["): None, ord("]"): None}).replace(",", "+")
+        name = re.sub(r"[^\w.=+-]+", "-", plain)[:150]
         if name in names:
             raise UsageError(f"--vary gives the arm {name!r} twice; remove the repeated value")
         names.add(name)

@@ -140,8 +140,9 @@ def draw_channels(channel: Channel, clients: int, antennas: int, generator: torc
     place = f"the channel {type(channel).__name__}"
     try:
         drawn = channel.draw(clients, antennas, generator)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise UsageError(f"{place} cannot be drawn: {error}; see histfl.wireless.Channel") from None
+    except Exception as error:  # a user's own may fail in any way
+        reason = f"{type(error).__name__}: {error}"
+        raise UsageError(f"{place} cannot be drawn: {reason}; see histfl.wireless.Channel") from error
     if not isinstance(drawn, torch.Tensor) or drawn.shape != (clients, antennas):
         shape = tuple(drawn.shape) if isinstance(drawn, torch.Tensor) else type(drawn).__name__
         raise UsageError(

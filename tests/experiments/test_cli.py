@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from conftest import SMALL, Answer
 
+from histfl.experiments.sweep import arms
+
 Command = Callable[..., Answer]
 
 SUMMARY_KEYS = {
@@ -97,6 +99,22 @@ def test_a_diverged_run_leaves_a_sweep_going_and_its_folder_free(
     lost = next(path for path in (tmp_path / "s").iterdir() if "1e30" in path.name)
     again = histfl_command("run", *SMALL, "--out", lost)
     assert again.code == 0, "it has no round, so it may begin anew"
+
+
+def test_too_little_memory_is_one_line(histfl_command: Command, tmp_path: Path) -> None:
+    answer = histfl_command(
+        "run", *SMALL, "--set", "training.local_steps=1000000000", "--out", tmp_path / "r"
+    )
+    assert answer.code == 2
+    assert "ask for less" in answer.err
+    assert answer.err.count("\n") == 1
+
+
+def test_names_of_arms_keep_letters_and_leave_out_brackets() -> None:
+    accents = arms("quickstart", [], ["network.profile=r\u00e9.toml,r\u00e8.toml"])
+    assert [arm.name for arm in accents] == ["network.profile=r\u00e9.toml", "network.profile=r\u00e8.toml"]
+    (sizes,) = arms("quickstart", [], ["method.sizes=[1,1,2,2]"])
+    assert sizes.name == "method.sizes=1+1+2+2"
 
 
 def test_a_sweep_runs_the_cross_product_and_resumes(histfl_command: Command, tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_a_target_that_only_some_seeds_reach_has_no_mean(tmp_path: Path) -> None
     for seed, offset in ((1, 0.0), (2, 0.1)):
         write_run(tmp_path / f"seed{seed}", f"training.seed={seed}", "training.targets=[0.65]", offset=offset)
     (group,) = groups_in(tmp_path)
-    cell = answer_table([group]).rows[0][3]
+    cell = answer_table([group]).rows[0][5]
     assert (cell.text, cell.value) == ("1 of 2 seeds", None)
 
 

@@ -161,7 +161,7 @@ class Real:
 
 class Failing:
     def draw(self, clients, antennas, generator, dtype=torch.complex128):
-        raise ValueError("no antenna is connected")
+        raise KeyError("no antenna is connected")
 
 def broken():
     return Constant(complex(math.nan, 0))
@@ -201,7 +201,7 @@ def test_a_users_own_channel(own_channels: str) -> None:
         ("broken", r"channel Constant: channel .*nan.* at \(0, 0\)"),
         ("Transposed", r"channel Transposed drew \(10, 2\); .*here \(2, 10\)"),
         ("Real", "channel Real: channels are torch.float32; they must be complex"),
-        ("Failing", "channel Failing cannot be drawn: no antenna is connected"),
+        ("Failing", "channel Failing cannot be drawn: KeyError: .no antenna is connected"),
         ("no_channel", "has no draw method"),
         ("missing", "missing"),
     ],

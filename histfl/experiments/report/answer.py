@@ -60,12 +60,14 @@ class Table:
 
 
 def answer_table(groups: Sequence[Group]) -> Table:
-    """A row a group: final accuracy, megabytes, and what every target took, with the ratio to HFedAvg."""
+    """A row a group: final accuracy, what all rounds cost, and what every target took, with the ratio to HFedAvg."""
     targets = targets_of(groups)
     columns = [
         Column("run", "run"),
         Column("final_accuracy", "accuracy"),
         Column("megabytes_per_client", "MB a client"),
+        Column("simulated_seconds", "simulated s"),
+        Column("energy_joules", "joules"),
     ]
     for target in targets:
         columns += _target_columns(target)
@@ -76,6 +78,8 @@ def answer_table(groups: Sequence[Group]) -> Table:
             Cell(group.label, group.label),
             _mean(group, lambda run: run.summary["final_accuracy"], ".3f"),
             _mean(group, lambda run: run.summary["megabytes_per_client"], "MB"),
+            _mean(group, lambda run: run.summary["simulated_seconds"], ".3g"),
+            _mean(group, lambda run: run.summary["energy_joules"], ".3g"),
         ]
         for target in targets:
             for key, _, digits in COSTS:
