@@ -56,6 +56,7 @@ def checked(model: type[Checked], values: dict[str, Any], place: str) -> Checked
 
 def _explain(model: type[BaseModel], error: ValidationError, place: str) -> str:
     found = [(_path(each["loc"]), each) for each in error.errors()]
+    found.sort(key=lambda each: each[1]["type"] == "missing")  # last: it may be there by a wrong name
     path, first = found[0]
     if isinstance(first["input"], list | tuple):  # of a list, the item that is wrong says more than the whole
         inside = [

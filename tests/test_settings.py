@@ -53,6 +53,14 @@ def test_a_bad_key_is_named_with_its_value(values: dict[str, object], said: str)
     assert "\n" not in str(raised.value)
 
 
+def test_a_needed_key_by_a_wrong_name_is_told_as_that() -> None:
+    class Cells(Settings):
+        cells: tuple[int, ...]
+
+    with pytest.raises(UsageError, match=r"unknown key 'cell'; did you mean 'cells'\? \(and 1 more\)"):
+        checked(Cells, {"cell": [1]}, "network.toml")
+
+
 @pytest.mark.parametrize(("content", "said"), [(b"a = [1,", "not valid TOML"), (b"\xff\xfe", "not UTF-8")])
 def test_unreadable_text_is_refused(tmp_path: Path, content: bytes, said: str) -> None:
     path = tmp_path / "run.toml"
