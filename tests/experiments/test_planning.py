@@ -271,7 +271,7 @@ def test_mistakes_end_in_one_line(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[[cell]]\nclients = 2\n", "cells: this key is needed"),
+        ("[[cell]]\nclients = 2\n", r"unknown key 'cell'; did you mean 'cells'\?"),
         (
             "[cells]\nclients = 2\n",
             r"cells = .*: Input should be a list: write a table \[\[cells\]\] for each",
