@@ -141,7 +141,9 @@ def table2(scale: Scale) -> Artefact:
     if scale.quick:
         small = {"network.clients": 8, "model.width": 8, "data.name": "fashion-mnist-mini"}
         small |= {"training.edge_rounds": 2, "training.local_steps": 10, "training.batch_size": 20}
-        words = "8 channels in place of 64, 8 clients in place of 60, 14,000 images of Fashion-MNIST, E = 2, H = 10, batch 20"
+        small |= {"training.learning_rate": 0.05}
+        words = "8 channels in place of 64, 8 clients in place of 60, 14,000 images of Fashion-MNIST, E = 2, H = 10, batch 20, "
+        words += "learning rate 0.05"
         table = _smaller(table, small, (0.45, 0.55), words)
     return cost_table(table, scale)
 
