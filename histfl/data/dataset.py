@@ -145,7 +145,8 @@ def _stack(source: Any) -> tuple[Tensor, Tensor]:
         try:
             item = source[index]
         except Exception as error:  # a user's data set may fail in any way
-            raise UsageError(f"{kind}[{index}] fails: {type(error).__name__}: {error}") from error
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise UsageError(f"{kind}[{index}] fails: {reason}") from error
         if not isinstance(item, (tuple, list)) or len(item) != 2:
             raise UsageError(f"{kind}[{index}] is a {type(item).__name__}; it must be a pair (input, target)")
         inputs.append(_input_tensor(item[0], f"{kind}[{index}]"))

@@ -141,7 +141,7 @@ def draw_channels(channel: Channel, clients: int, antennas: int, generator: torc
     try:
         drawn = channel.draw(clients, antennas, generator)
     except Exception as error:  # a user's own may fail in any way
-        reason = f"{type(error).__name__}: {error}"
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise UsageError(f"{place} cannot be drawn: {reason}; see histfl.wireless.Channel") from error
     if not isinstance(drawn, torch.Tensor) or drawn.shape != (clients, antennas):
         shape = tuple(drawn.shape) if isinstance(drawn, torch.Tensor) else type(drawn).__name__
