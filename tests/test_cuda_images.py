@@ -1,11 +1,12 @@
 """The kernels for images of many clients on a GPU against torch's, client by client; skipped where there is none."""
 
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 from histfl.data import TensorData
 from histfl.devices import triton_installed
@@ -20,6 +21,7 @@ from histfl.experiments.build import Ingredients, build
 from histfl.experiments.config import Config
 from histfl.models import build_model
 from histfl.network import Network
+from histfl.partition import training_copy
 from histfl.settings import checked
 
 pytestmark = pytest.mark.skipif(
@@ -108,16 +110,40 @@ def test_normalisation(channels: int, with_sum: bool, relu: bool) -> None:
     assert_same(found, expected, [values, weight, bias, *([added] if with_sum else [])])
 
 
+@pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("with_sum", [False, True])
-def test_outputs_for_two_readers(with_sum: bool) -> None:
+@pytest.mark.parametrize(("channels", "group"), [(3, 1), (16, 2), (72, 8), (128, 128)])
+def test_group_normalisation(channels: int, group: int, with_sum: bool, relu: bool) -> None:
+    from histfl.engines.gpu.group_normalisation import stacked_group_normalisation
+
+    values, added = drawn(CLIENTS, BATCH, channels, 9, 17), drawn(CLIENTS, BATCH, channels, 9, 17)
+    weight, bias = drawn(CLIENTS, channels), drawn(CLIENTS, channels)
+    far = values + 10.0
+    found = stacked_group_normalisation(
+        far, weight, bias, group, 1e-5, added if with_sum else None, relu=relu
+    )
+    each = [
+        F.group_norm(far[i].double(), channels // group, weight[i].double(), bias[i].double(), 1e-5)
+        for i in range(CLIENTS)
+    ]
+    expected = torch.stack(each) + (added.double() if with_sum else 0.0)
+    expected = torch.relu(expected) if relu else expected
+    assert_same(found, expected, [values, weight, bias, *([added] if with_sum else [])])
+
+
+@pytest.mark.parametrize("with_sum", [False, True])
+@pytest.mark.parametrize("by_group", [False, True])
+def test_outputs_for_two_readers(by_group: bool, with_sum: bool) -> None:
+    from histfl.engines.gpu.group_normalisation import stacked_group_normalisation
     from histfl.engines.gpu.normalisation import stacked_normalisation
 
+    normalisation = partial(stacked_group_normalisation, group=4) if by_group else stacked_normalisation
     values, added = drawn(CLIENTS, BATCH, 20, 9, 7), drawn(CLIENTS, BATCH, 20, 9, 7)
     weight, bias = drawn(CLIENTS, 20), drawn(CLIENTS, 20)
     leaves = [values, weight, bias, *([added] if with_sum else [])]
     more = added if with_sum else None
-    one = stacked_normalisation(values, weight, bias, 1e-5, more, relu=True)
-    first, second = stacked_normalisation(values, weight, bias, 1e-5, more, relu=True, twice=True)
+    one = normalisation(values, weight, bias, eps=1e-5, added=more, relu=True)
+    first, second = normalisation(values, weight, bias, eps=1e-5, added=more, relu=True, twice=True)
     assert torch.equal(first, one)
     expected = torch.autograd.grad((one * one.sin()).sum(), leaves)
     found = torch.autograd.grad((first * second.sin()).sum(), leaves)
@@ -166,21 +192,22 @@ def test_cross_entropies(batch: int, classes: int, classes_first: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "shape"), [("lenet5", {}, (1, 28, 28)), ("resnet18", {"width": 4}, (3, 32, 32))]
+    ("name", "options", "shape"),
+    [
+        ("lenet5", {}, (1, 28, 28)),
+        ("resnet18", {"width": 4}, (3, 32, 32)),
+        ("resnet18", {"width": 4, "norm": "group"}, (3, 32, 32)),
+    ],
 )
-def test_models_take_the_kernels(name: str, options: dict[str, int], shape: tuple[int, ...]) -> None:
-    model = build_model(name, options, shape, 10, seed=1).cuda()
-    if name == "resnet18":
-        for layer in model.modules():
-            if isinstance(layer, nn.BatchNorm2d):
-                layer.track_running_stats, layer.running_mean, layer.running_var = False, None, None
+def test_models_take_the_kernels(name: str, options: dict[str, Any], shape: tuple[int, ...]) -> None:
+    model = training_copy(build_model(name, options, shape, 10, seed=1).cuda())
     graph = StackedGraph(model, images=GpuImages("float32"))
     assert graph.of_images
     targets = [getattr(node.target, "__name__", "") for node in graph.module.graph.nodes]
     assert sum(target == "stacked_convolution" for target in targets) == (2 if name == "lenet5" else 20)
     given = [name for node in graph.module.graph.nodes for name in node.kwargs]
     # The shortcuts' normalisations are added to others; a convolution gives its moments, a normalisation reads them.
-    wanted = (0, 0, 0) if name == "lenet5" else (17, 20 + 20, 8)
+    wanted = (0, 0, 0) if name == "lenet5" else (17, 0 if "norm" in options else 20 + 20, 8)
     assert tuple(given.count(kind) for kind in ("relu", "moments", "twice")) == wanted
     parameters = {n: torch.stack([p, 1.1 * p]).detach() for n, p in model.named_parameters()}
     inputs = drawn(2, BATCH, *shape).detach()
@@ -216,10 +243,11 @@ def test_kernels_step_themselves(laid_out: bool) -> None:
         torch.testing.assert_close(found.detach(), 0.9 * old - 0.1 * gradient, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("norm", ["batch", "group"])
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
-def test_a_residual_network_is_trained_by_the_kernels(precision: str) -> None:
+def test_a_residual_network_is_trained_by_the_kernels(precision: str, norm: str) -> None:
     images = TensorData(drawn(200, 3, 32, 32).detach().cpu(), torch.arange(200) % 10, tuple("0123456789"))
-    model = build_model("resnet18", {}, (3, 32, 32), 10, seed=1)
+    model = build_model("resnet18", {"norm": norm}, (3, 32, 32), 10, seed=1)
     tables = {"uplink": {"name": "ideal"}, "data": {"split": "iid"}, "training": {"precision": precision}}
     parts = Ingredients(model, images, images, Network.uniform(cells=2, clients=4))
     trainer = choose_trainer(build(checked(Config, tables, "test"), parts, device="cuda").hist.task)

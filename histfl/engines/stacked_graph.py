@@ -19,7 +19,7 @@ from torch import fx, nn
 from histfl.engines.cpu.pooling import pool_of, stacked_max_pool2d
 from histfl.engines.cpu.stacked_conv import geometry_of, stacked_conv2d
 from histfl.engines.stacked_linear import LayerCall, stacked_linear
-from histfl.partition import State
+from histfl.partition import State, is_group_norm
 from histfl.training.dropout import KeyedDropout, keyed_dropout
 
 Rewritten = tuple[Callable[..., Any], tuple[Any, ...]]  # a stacked layer, and what it takes last
@@ -102,10 +102,11 @@ class StackedGraph:
 
 
 class _Tracer(fx.Tracer):
-    """Sees a dropout layer as one."""
+    """Sees a layer of ours as one."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return type(m) is KeyedDropout or super().is_leaf_module(m, module_qualified_name)
+        ours = type(m) is KeyedDropout or is_group_norm(m)
+        return ours or super().is_leaf_module(m, module_qualified_name)
 
 
 def shared_tensors(model: nn.Module, clients: int, given: State) -> State:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import cast
+from math import gcd
+from typing import Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -43,38 +44,54 @@ def lenet5(input_shape: Sequence[int], num_classes: int, dropout: float = 0.0) -
     return nn.Sequential(layers)
 
 
+Norm = Literal["batch", "group"]
+
+
+def _norm(kind: Norm, channels: int) -> nn.Module:
+    """The normalisation of a convolution's channels: by the batch, or in 32 groups or fewer, of two channels at least."""
+    return (
+        nn.BatchNorm2d(channels) if kind == "batch" else nn.GroupNorm(gcd(32, channels // 2 or 1), channels)
+    )
+
+
 class BasicBlock(nn.Module):
     """Two 3 x 3 convolutions and a shortcut; the inner channels are what HIST cuts."""
 
-    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+    def __init__(self, inputs: int, outputs: int, stride: int, norm: Norm) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(outputs)
+        self.norm1 = _norm(norm, outputs)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(outputs)
+        self.norm2 = _norm(norm, outputs)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inputs != outputs:
             self.shortcut = nn.Sequential(
-                nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False), nn.BatchNorm2d(outputs)
+                nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False), _norm(norm, outputs)
             )
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        inner = F.relu(self.bn1(self.conv1(images)))
-        return F.relu(self.bn2(self.conv2(inner)) + self.shortcut(images))
+        inner = F.relu(self.norm1(self.conv1(images)))
+        return F.relu(self.norm2(self.conv2(inner)) + self.shortcut(images))
 
 
-def resnet18(input_shape: Sequence[int], num_classes: int, width: int = 64) -> nn.Module:
-    """ResNet-18 for small images (3 x 3 stem, no stem pooling): 11,173,962 parameters on CIFAR-10."""
+def resnet18(
+    input_shape: Sequence[int], num_classes: int, width: int = 64, norm: Norm = "batch"
+) -> nn.Module:
+    """ResNet-18 for small images (3 x 3 stem, no stem pooling): 11,173,962 parameters on CIFAR-10.
+
+    With norm "group" its normalisations are GroupNorms, whose groups of channels are cut as a whole: clients with few
+    labels have batches that tell little of the images of others.
+    """
     channels, _, _ = _image(input_shape)
     layers: OrderedDict[str, nn.Module] = OrderedDict(
-        conv1=nn.Conv2d(channels, width, 3, padding=1, bias=False), bn1=nn.BatchNorm2d(width), relu=nn.ReLU()
+        conv1=nn.Conv2d(channels, width, 3, padding=1, bias=False), norm1=_norm(norm, width), relu=nn.ReLU()
     )
     inputs = width
     for stage in range(4):
         outputs = width * 2**stage
         for block in range(2):
             stride = 2 if stage > 0 and block == 0 else 1
-            layers[f"stage{stage + 1}_block{block + 1}"] = BasicBlock(inputs, outputs, stride)
+            layers[f"stage{stage + 1}_block{block + 1}"] = BasicBlock(inputs, outputs, stride, norm)
             inputs = outputs
     layers["pool"] = nn.AdaptiveAvgPool2d(1)
     layers["flatten"] = nn.Flatten()

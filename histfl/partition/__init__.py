@@ -14,6 +14,7 @@ from histfl.partition.discover import discover
 from histfl.partition.draw import Submodel, draw
 from histfl.partition.extract import extract, num_bytes, num_parameters
 from histfl.partition.forward import Inputs
+from histfl.partition.layers import is_group_norm
 from histfl.partition.masks import masks
 from histfl.partition.merge import merge
 from histfl.partition.plan import Plan
@@ -38,6 +39,7 @@ __all__ = [
     "even_counts",
     "extract",
     "has_batch_statistics",
+    "is_group_norm",
     "masks",
     "merge",
     "num_bytes",

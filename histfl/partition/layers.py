@@ -8,6 +8,8 @@ instead. With the full tensors they compute what the original layer computes.
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -23,6 +25,11 @@ def take_sizes_from_tensors(model: nn.Module) -> None:
         replacement = _REPLACEMENTS.get(type(module))
         if replacement is not None:
             module.__class__ = replacement
+
+
+def is_group_norm(layer: nn.Module) -> TypeGuard[nn.GroupNorm]:
+    """Whether a layer is torch's GroupNorm, or that with sizes from its tensors, and not a subclass of a user."""
+    return type(layer) in (nn.GroupNorm, _GroupNorm)
 
 
 class _GroupedConvolution(nn.modules.conv._ConvNd):

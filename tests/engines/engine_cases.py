@@ -155,6 +155,10 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "mlp of images": (lambda: build_model("mlp", {"hidden": 30}, (1, 6, 6), 3, seed=1), (1, 6, 6)),
     "lenet5": (lambda: build_model("lenet5", {}, (1, 28, 28), 3, seed=1), (1, 28, 28)),
     "resnet18": (lambda: build_model("resnet18", {"width": 4}, (3, 8, 8), 3, seed=1), (3, 8, 8)),
+    "resnet18 in groups": (
+        lambda: build_model("resnet18", {"width": 8, "norm": "group"}, (3, 16, 16), 3, seed=1),
+        (3, 16, 16),
+    ),
     "dense residual": (DenseResidual, (3, 4)),
     "convolutional residual": (ConvResidual, (1, 6, 6)),
     "image residual": (ImageResidual, (1, 6, 6)),

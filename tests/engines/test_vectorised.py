@@ -48,6 +48,7 @@ WAYS: dict[str, type[Trainer] | None] = {
     "in place": StackedTrainer,
     "lenet5": StackedTrainer,
     "resnet18": OneByOneTrainer,
+    "resnet18 in groups": OneByOneTrainer,
     "convolutional residual": OneByOneTrainer,
     "dropout": StackedTrainer,
     "dropout of channels": OneByOneTrainer,

@@ -18,21 +18,44 @@ def test_the_papers_models_have_their_sizes(name: str, shape: tuple[int, ...], p
 
 
 @pytest.mark.parametrize(
-    ("name", "shape", "include", "cut", "largest_share"),
+    ("name", "options", "shape", "include", "cut", "largest_share"),
     [
-        ("mlp", (1, 28, 28), (), 1, 0.251),
-        ("lenet5", (1, 28, 28), ("fc*",), 1, 0.293),  # convolutions and the last layer whole in every cell
-        ("resnet18", (3, 32, 32), (), 8, 0.3),  # the inner channels of every block
+        ("mlp", {}, (1, 28, 28), (), 1, 0.251),
+        (
+            "lenet5",
+            {},
+            (1, 28, 28),
+            ("fc*",),
+            1,
+            0.293,
+        ),  # convolutions and the last layer whole in every cell
+        ("resnet18", {}, (3, 32, 32), (), 8, 0.3),  # the inner channels of every block
+        ("resnet18", {"norm": "group"}, (3, 32, 32), (), 8, 0.3),  # the same in 32 groups each
     ],
 )
 def test_the_papers_models_are_cut_in_four(
-    name: str, shape: tuple[int, ...], include: tuple[str, ...], cut: int, largest_share: float
+    name: str,
+    options: dict[str, str],
+    shape: tuple[int, ...],
+    include: tuple[str, ...],
+    cut: int,
+    largest_share: float,
 ) -> None:
-    model = build_model(name, {}, shape, 10, seed=1)
+    model = build_model(name, options, shape, 10, seed=1)
     planned = plan(model, torch.zeros(2, *shape), include=include)
     assert len(planned.groups) == cut
     sizes = planned.sizes(even_counts(planned, 4))
     assert sizes.max() < largest_share * planned.num_parameters
+
+
+def test_group_normalisation_has_as_many_parameters_and_is_cut_by_groups() -> None:
+    model = build_model("resnet18", {"norm": "group"}, (3, 32, 32), 10, seed=1)
+    assert sum(p.numel() for p in model.parameters()) == 11_173_962
+    assert {layer.num_groups for layer in model.modules() if isinstance(layer, nn.GroupNorm)} == {32}
+    assert not any(isinstance(layer, nn.BatchNorm2d) for layer in model.modules())
+    assert set(plan(model, torch.zeros(2, 3, 32, 32)).units.tolist()) == {32}
+    with pytest.raises(UsageError, match=r"model\.norm = 'layer': Input should be 'batch' or 'group'"):
+        build_model("resnet18", {"norm": "layer"}, (3, 32, 32), 10, seed=1)
 
 
 @pytest.mark.parametrize(("name", "places"), [("mlp", 1), ("lenet5", 2)])

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
 from histfl.engines.stacked_graph import Rewritten, is_relu
+from histfl.partition import is_group_norm
 from histfl.training.precision import Precision
 
 
@@ -21,12 +23,15 @@ class GpuImages:
 
     def __call__(self, layer: nn.Module) -> Rewritten | None:
         from histfl.engines.gpu.convolution import Convolution, stacked_convolution
+        from histfl.engines.gpu.group_normalisation import stacked_group_normalisation
         from histfl.engines.gpu.normalisation import stacked_normalisation
 
         if type(layer) is nn.Conv2d and (geometry := _geometry(layer)) is not None:
             return stacked_convolution, (Convolution(*geometry), self.half)
         if type(layer) is nn.BatchNorm2d and layer.affine and not layer.track_running_stats:
             return stacked_normalisation, (layer.eps,)
+        if is_group_norm(layer) and layer.affine and (group := _power_of_two(layer)) is not None:
+            return stacked_group_normalisation, (group, layer.eps)
         if type(layer) is nn.MaxPool2d and not layer.return_indices:
             pool = layer.kernel_size, layer.stride, layer.padding, layer.dilation, layer.ceil_mode
             return _max_pool, pool
@@ -39,15 +44,17 @@ class GpuImages:
 
     def finish(self, graph: fx.Graph, module: nn.Module) -> None:
         """A sum and a ReLU after a normalisation that nothing else reads become parts of it, and a convolution
-        before it takes the moments of its outputs; a ReLU before a max-pooling follows it, which is the same
+        before one by the batch takes the moments of its outputs; a ReLU before a max-pooling follows it, which is the same
         with less to do."""
+        from histfl.engines.gpu.group_normalisation import stacked_group_normalisation
         from histfl.engines.gpu.normalisation import stacked_normalisation
 
         for node in list(graph.nodes):
-            if node.target is stacked_normalisation:
+            if node.target in (stacked_normalisation, stacked_group_normalisation):
                 node = _with_what_follows(graph, module, node)
                 _for_two_readers(graph, node)
-                _with_moments(graph, node)
+                if node.target is stacked_normalisation:
+                    _with_moments(graph, node)
             elif node.target is _max_pool and is_relu(relu := node.args[0], module) and len(relu.users) == 1:
                 node.replace_input_with(relu, relu.all_input_nodes[0])
                 graph.erase_node(relu)
@@ -58,13 +65,11 @@ class GpuImages:
 
 
 def _with_what_follows(graph: fx.Graph, module: nn.Module, node: fx.Node) -> fx.Node:
-    from histfl.engines.gpu.normalisation import stacked_normalisation
-
     user = next(iter(node.users))
     if len(node.users) == 1 and _is_sum(user):
         (added,) = (other for other in user.all_input_nodes if other is not node)
         with graph.inserting_before(user):  # what is added may be known only here
-            fused = graph.call_function(stacked_normalisation, (*node.args, added))
+            fused = graph.call_function(cast(Callable[..., Any], node.target), (*node.args, added))
         user.replace_all_uses_with(fused)
         graph.erase_node(user)
         graph.erase_node(node)
@@ -107,6 +112,12 @@ def _geometry(layer: nn.Conv2d) -> tuple[int, int, int] | None:
     if any(len(set(pair)) != 1 for pair in both) or (layer.stride[0] > 1 and layer.dilation[0] > 1):
         return None
     return layer.stride[0], int(layer.padding[0]), layer.dilation[0]
+
+
+def _power_of_two(layer: nn.GroupNorm) -> int | None:
+    """The channels of one of its groups, where the kernels know so many."""
+    group = layer.num_channels // layer.num_groups
+    return group if group.bit_count() == 1 else None
 
 
 def _is_sum(node: fx.Node) -> bool:
