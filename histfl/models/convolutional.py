@@ -79,8 +79,8 @@ def resnet18(
 ) -> nn.Module:
     """ResNet-18 for small images (3 x 3 stem, no stem pooling): 11,173,962 parameters on CIFAR-10.
 
-    With norm "group" its normalisations are GroupNorms, whose groups of channels are cut as a whole: clients with few
-    labels have batches that tell little of the images of others.
+    With norm "group" it has GroupNorms, whose groups of channels are cut as a whole: they need no statistics of a
+    batch, and none to be recomputed for testing.
     """
     channels, _, _ = _image(input_shape)
     layers: OrderedDict[str, nn.Module] = OrderedDict(
