@@ -93,7 +93,7 @@ def table2(scale: Scale) -> Artefact:
     """ResNet-18 on CIFAR-10, the inner channels of every block cut, to 75 % and 80 %."""
     base = MLP | {"model.name": "resnet18", "data.name": "cifar10", "data.augment": "crop-flip"}
     base |= {"training.learning_rate": 0.02}
-    most_rounds = {"hist": 150, "hfedavg": 70}
+    most_rounds = {"hist": 120, "hfedavg": 70}
     del base["model.hidden"]
     table = CostTable(
         name="table2",
