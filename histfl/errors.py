@@ -33,7 +33,12 @@ class CheckpointError(UsageError):
 
 
 class DivergedError(HistflError):
-    """Training produced a non-finite loss."""
+    """Training produced a non-finite loss; the message ends with what helps."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what}; lower training.learning_rate or set training.clip_norm (over the air a higher SNR helps too)"
+        )
 
 
 class StorageError(HistflError):

@@ -30,7 +30,6 @@ def free_folder(name: str) -> Path:
 
 
 FEW_RUNS = 4
-LOWER = "lower training.learning_rate or set training.clip_norm"
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ def run_all(
                 told.on_end(run)
             summaries[name] = run.summary
     if not summaries:
-        raise DivergedError(f"all {len(configs)} runs diverged; {LOWER}")
+        raise DivergedError(f"all {len(configs)} runs diverged")
     write_report(page.path, page.title, gather(page.folders))
     return summaries
 
@@ -110,7 +109,7 @@ def run_all(
 def complain_of_missing(configs: Mapping[str, Config], summaries: Mapping[str, object]) -> None:
     """After all is shown: a DivergedError that names the runs without an end."""
     if missing := [name for name in configs if name not in summaries]:
-        raise DivergedError(f"{len(missing)} of {len(configs)} runs diverged: {', '.join(missing)}; {LOWER}")
+        raise DivergedError(f"{len(missing)} of {len(configs)} runs diverged: {', '.join(missing)}")
 
 
 def _all_of(hooks: Sequence[Callable[[dict[str, Any]], None]]) -> Callable[[dict[str, Any]], None]:

@@ -138,6 +138,11 @@ def _tokenizer(config: Config) -> str:
     return str(config.model.options.get("base", DEFAULT_BASE))
 
 
+def network_file(config: Config) -> Path | None:
+    """The file that the network's profile names, if it names one."""
+    return Path(config.network.profile) if config.network.profile.endswith(".toml") else None
+
+
 def build_network(config: Config) -> Network:
     """The network by its profile. A network file brings its own cells and clients; where `network.cells`
     asks for another number of cells, its clients in their order are spread over that many."""
@@ -153,9 +158,9 @@ def build_network(config: Config) -> Network:
     if settings.profile == "paper":
         generator = Seeds(config.training.seed).numpy("network")
         return Network.paper(settings.cells, settings.clients, generator)
-    if not settings.profile.endswith(".toml"):
+    if (described := network_file(config)) is None:
         raise UsageError(f"network.profile = {settings.profile!r}; use uniform, paper or a NETWORK.toml")
-    network = Network.from_toml(settings.profile)
+    network = Network.from_toml(described)
     asked = {key: getattr(settings, key) for key in ("cells", "clients") if key in settings.model_fields_set}
     if asked.get("clients", network.num_clients) != network.num_clients:
         raise UsageError(

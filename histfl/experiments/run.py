@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from histfl.errors import DivergedError, UsageError
-from histfl.experiments.build import Experiment
+from histfl.experiments.build import Experiment, network_file
 from histfl.experiments.config import Config
 from histfl.experiments.pictures import pictures
 from histfl.experiments.records import Record, done, round_record, summarise
@@ -126,8 +126,7 @@ def _execute(experiment: Experiment, folder: RunFolder | None, on_round: OnRound
         evaluation = _evaluate(experiment, state)
         if not math.isfinite(evaluation.loss):
             raise DivergedError(
-                f"training diverged in round {outcome.round + 1}: the test loss is {evaluation.loss}; "
-                "lower training.learning_rate or set training.clip_norm"
+                f"training diverged in round {outcome.round + 1}: the test loss is {evaluation.loss}"
             )
         previous = records[-1] if records else None
         records.append(round_record(experiment, outcome, evaluation, previous) | theory)
@@ -161,6 +160,8 @@ def _reopened(folder: RunFolder, config: Config, checkpoint: Checkpoint | None) 
         )
     records = folder.truncate_rounds(rounds_done)
     folder.write_config(config)
+    if (described := network_file(config)) is not None:
+        folder.keep_network(described)
     if not done(config, records):
         folder.reopen()
     return records

@@ -1,6 +1,7 @@
 """A run's folder: written so that a kill at any moment loses at most the round in progress.
 
 config.toml             every key of the configuration
+network.toml            a copy of the network file, where one is named
 rounds.jsonl            one record a global round; no clock time in it, so that reruns compare equal
 checkpoint.safetensors  the global model after the last whole round
 model.safetensors       the trained model, without frozen parameters, which are as they were given, and
@@ -53,6 +54,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.config_path = path / "config.toml"
+        self.network_path = path / "network.toml"
         self.rounds_path = path / "rounds.jsonl"
         self.checkpoint_path = path / "checkpoint.safetensors"
         self.model_path = path / "model.safetensors"
@@ -108,6 +110,11 @@ class RunFolder:
 
     def write_config(self, config: Config) -> None:
         write_whole(self.config_path, config.to_toml().encode())
+
+    def keep_network(self, source: Path) -> None:
+        """Copy the network file that the run began with; one that is kept already stays."""
+        if not self.network_path.exists():
+            write_whole(self.network_path, source.read_bytes())
 
     def read_config(self) -> Config:
         try:

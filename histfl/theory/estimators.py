@@ -196,7 +196,4 @@ def _choose(generator: np.random.Generator, total: int, most: int) -> Ints:
 def _check_finite(estimates: Estimates, round: int) -> None:
     for name, value in estimates.as_record().items():
         if not np.isfinite(value).all():
-            raise DivergedError(
-                f"the estimate of {name} before round {round} is {value}; "
-                "lower training.learning_rate, or set theory.every = 0"
-            )
+            raise DivergedError(f"the estimate of {name} before round {round} is {value}")

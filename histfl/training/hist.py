@@ -101,6 +101,5 @@ def _check_finite(jobs: Sequence[CellJob], results: Sequence[CellResult]) -> Non
     for job, result in zip(jobs, results, strict=True):
         if result.loss is not None and not math.isfinite(result.loss):
             raise DivergedError(
-                f"training diverged in round {job.round + 1}, cell {job.cell.index}: the loss is {result.loss}; "
-                "lower training.learning_rate or set training.clip_norm"
+                f"training diverged in round {job.round + 1}, cell {job.cell.index}: the loss is {result.loss}"
             )

@@ -78,6 +78,32 @@ def test_the_written_configuration_runs_again_to_the_same_numbers(
         assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
 
 
+def test_a_run_keeps_the_network_file_it_began_with(histfl_command: Command, tmp_path: Path) -> None:
+    network, out = tmp_path / "mine.toml", tmp_path / "run"
+    network.write_text("[[cells]]\ncount = 2\nclients = 2\nsnr_db = [5, 15]\n")
+    given = (
+        "quickstart",
+        "--set",
+        "training.rounds=1",
+        "--set",
+        f"network.profile={network}",
+        "--device",
+        "cpu",
+    )
+    assert histfl_command("run", *given, "--out", out).code == 0
+    network.unlink()
+    given = (
+        "run",
+        out / "config.toml",
+        "--set",
+        f"network.profile={out / 'network.toml'}",
+        "--device",
+        "cpu",
+    )
+    assert histfl_command(*given, "--out", tmp_path / "again").code == 0
+    assert (out / "rounds.jsonl").read_bytes() == (tmp_path / "again" / "rounds.jsonl").read_bytes()
+
+
 def test_quickstart_compares_hist_with_hfedavg(histfl_command: Command, tmp_path: Path) -> None:
     answer = histfl_command("quickstart", *SMALL[1:], "--out", tmp_path / "q")
     assert answer.code == 0

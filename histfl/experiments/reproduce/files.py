@@ -62,14 +62,14 @@ def is_done(folder: Path, config: Config) -> bool:
 
 
 def result_of(artefact: Artefact, arm: Arm, folder: Path) -> Result | None:
-    """What is kept of the arm's run in `folder`; None before its first round."""
+    """What is kept of the arm's run in `folder`; None before its first round, unless it broke down in that."""
     store = RunFolder(folder)
-    if not store.rounds_path.exists() or store.read_config().identity() != arm.config.identity():
+    if not store.config_path.exists() or store.read_config().identity() != arm.config.identity():
         return None
     records = _until_end(arm.config, store.read_rounds())
-    if not records:
-        return None
     diverged = _json(folder / DIVERGED).get("reason")
+    if not records and diverged is None:
+        return None
     summary = store.read_summary() if store.summary_path.exists() else {}
     targets = {f"{target:g}": reached(records, target) for target in arm.config.training.targets}
     about = {

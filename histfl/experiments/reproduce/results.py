@@ -31,7 +31,12 @@ class Result:
 
     @property
     def rounds_done(self) -> int:
-        return int(self.columns["round"][-1])
+        return int(self.columns["round"].max(initial=0))
+
+    @property
+    def begun(self) -> bool:
+        """Whether it has a round: not where it broke down in its first one."""
+        return len(self.columns["round"]) > 0
 
     @property
     def diverged(self) -> bool:
@@ -52,7 +57,7 @@ class Result:
     def at(self, key: str, value: float) -> float | None:
         """The accuracy where the column `key` reaches `value`, between rounds on a line; None beyond the end."""
         across, accuracy = self.columns[key], self.columns["accuracy"]
-        if value > across[-1]:
+        if value > across.max(initial=-np.inf):
             return None
         return float(np.interp(value, across, accuracy))
 
@@ -147,13 +152,19 @@ class Repeats:
     def highest_accuracies(self) -> Spread:
         """The highest accuracy of a kept round, of the runs that came to their end or broke down."""
         return self._spread(
-            [float(run.columns["accuracy"].max()) if run.finished else None for run in self.results]
+            [
+                float(run.columns["accuracy"].max()) if run.finished and run.begun else None
+                for run in self.results
+            ]
         )
 
     def seconds_a_round(self) -> Spread:
         """Simulated seconds of a global round, the mean over the run."""
         return self._spread(
-            [result.columns["simulated_seconds"][-1] / result.rounds_done for result in self.results]
+            [
+                run.columns["simulated_seconds"][-1] / run.rounds_done if run.begun else None
+                for run in self.results
+            ]
         )
 
     def _spread(self, values: Sequence[float | None]) -> Spread:
@@ -166,15 +177,20 @@ class Repeats:
         return Spread(tuple(kept), self.asked, len(values) - len(kept))
 
     @cached_property
+    def with_rounds(self) -> tuple[Result, ...]:
+        """The runs that came past their first round."""
+        return tuple(result for result in self.results if result.begun)
+
+    @cached_property
     def common_rounds(self) -> list[int]:
-        """The rounds that every seed keeps."""
-        kept = [set(result.columns["round"].astype(int).tolist()) for result in self.results]
+        """The rounds that every one of them keeps."""
+        kept = [set(result.columns["round"].astype(int).tolist()) for result in self.with_rounds]
         return sorted(set.intersection(*kept)) if kept else []
 
     def column(self, key: str) -> Floats:
         """[seed, common round]"""
         rows = []
-        for result in self.results:
+        for result in self.with_rounds:
             places = np.searchsorted(result.columns["round"], self.common_rounds)
             rows.append(result.columns[key][places])
         return np.array(rows, dtype=np.float64)

@@ -19,7 +19,8 @@ from small_artefacts import small_artefact
 from histfl.errors import UsageError
 from histfl.experiments.reproduce import origin, runner
 from histfl.experiments.reproduce.artefact import Artefact
-from histfl.experiments.reproduce.files import run_folder, run_results
+from histfl.experiments.reproduce.drawing import svg
+from histfl.experiments.reproduce.files import collect, kept_results, run_folder, run_results
 from histfl.experiments.reproduce.runner import How, Tally, carry_out, ending_at, work_of
 from histfl.experiments.run import OnRound, Run
 
@@ -164,8 +165,20 @@ def test_a_run_that_diverges_is_told_and_not_tried_again(tmp_path: Path) -> None
     tally, said = reproduce(artefact, how)
     assert len(tally.diverged) == 2
     assert "2 of them done before" in said
-    (row,) = artefact.rows(run_results(artefact, tmp_path))
-    assert row.verdict in ("no", "not yet run")  # diverged before or after the first round
+    kept = tmp_path / "kept"
+    assert len(collect(artefact, tmp_path, kept)) == 2
+    for results in (run_results(artefact, tmp_path), kept_results(artefact, kept)[0]):
+        assert [result.rounds_done for result in results.all] == [0, 0]
+        (row,) = artefact.rows(results)
+        assert (row.verdict, "not reached" in row.ours) == ("no", True)
+        assert results.of().highest_accuracies().values == (None, None)
+        assert (
+            results.of().seconds_a_round().values
+            == results.of().accuracy_at("round", 1).values
+            == (None, None)
+        )
+        assert results.of().common_rounds == []
+        svg(artefact.panels(results))
 
 
 def test_a_run_tells_its_commit_and_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
