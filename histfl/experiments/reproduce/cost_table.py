@@ -215,7 +215,7 @@ def _rows(table: CostTable, results: Results) -> Iterator[Row]:
             yield _cost_row(table, results, contender, setting)
         if table.lower:
             highest = {each.name: each.of(results, setting).highest_accuracies() for each in rivals}
-            yield told(f"{words(setting)}: highest accuracy", highest)
+            yield told(f"{words(setting)}: highest accuracy in the rounds that were run", highest)
             yield _highest_common_row(table, results, setting)
     for place, name in enumerate(table.names):
         ours, theirs = (

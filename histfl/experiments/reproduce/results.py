@@ -101,7 +101,7 @@ class Spread:
     def text(self, digits: str = ".3g") -> str:
         """Mean (lowest to highest), and what is missing."""
         if not self.values:
-            return "not yet run"
+            return "unfinished" if self.waiting else "not yet run"
         found = [value for value in self.values if value is not None]
         missing = "" if len(self.values) == self.seeds else f", {len(self.values)} of {self.seeds} seeds"
         if not found:
@@ -150,12 +150,9 @@ class Repeats:
         return self._spread(found)
 
     def highest_accuracies(self) -> Spread:
-        """The highest accuracy of a kept round, of the runs that came to their end or broke down."""
+        """The highest accuracy of a kept round so far."""
         return self._spread(
-            [
-                float(run.columns["accuracy"].max()) if run.finished and run.begun else None
-                for run in self.results
-            ]
+            [float(run.columns["accuracy"].max()) if run.begun else None for run in self.results]
         )
 
     def seconds_a_round(self) -> Spread:

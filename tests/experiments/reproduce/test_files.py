@@ -121,7 +121,7 @@ def test_an_arm_that_has_come_to_ask_for_more_is_not_finished(tmp_path: Path) ->
     longer = small_artefact(training__rounds=9, training__targets=(0.3, 0.99), training__stop_at_targets=True)
     results, stale = kept_results(longer, tmp_path / "kept")
     assert ([result.finished for result in results.all], stale) == ([False, False], [])
-    assert results.of(method="hist").to_target(0.99).text() == "not yet run"
+    assert results.of(method="hist").to_target(0.99).text() == "unfinished"
 
 
 def test_a_run_that_broke_down_has_ended_without_a_value(tmp_path: Path) -> None:
@@ -133,13 +133,13 @@ def test_a_run_that_broke_down_has_ended_without_a_value(tmp_path: Path) -> None
     for spread in (broken.mean_accuracy(6), broken.accuracy_at("round", 5), broken.last_accuracies(2)):
         assert (spread.text(), spread.waiting) == ("not reached", 0)
     for spread in (going.mean_accuracy(6), going.accuracy_at("round", 5), going.last_accuracies(2)):
-        assert (spread.text(), spread.waiting) == ("not yet run", 1)
+        assert (spread.text(), spread.waiting) == ("unfinished", 1)
 
 
 def test_an_unfinished_run_has_not_missed_its_target(tmp_path: Path) -> None:
     longer = small_artefact(training__rounds=6, training__targets=(0.99,))
     run(small_artefact(training__rounds=2), tmp_path)
-    assert run_results(longer, tmp_path).of(method="hist").to_target(0.99).text() == "not yet run"
+    assert run_results(longer, tmp_path).of(method="hist").to_target(0.99).text() == "unfinished"
     run(longer, tmp_path)
     assert run_results(longer, tmp_path).of(method="hist").to_target(0.99).text() == "not reached"
 
