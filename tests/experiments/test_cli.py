@@ -311,6 +311,7 @@ def test_bad_files_and_flags(
         (("sweep", *SMALL, "--vary", "training.seed=1", "--vary", "training.seed=2", *out), "given twice"),
         (("sweep", *SMALL, "--vary", "seed=1,2", *out), "--vary 'seed=1,2': write it as section.key"),
         (("plan", "paper", "--set", "uplink.name=ideal"), "use fdma, tdma or aircomp"),
+        (("plan", "paper", "--set", "method.sizes=[1, 2, 3, 4]"), "leave the key out"),
         (("reproduce", "fig4", "--quick", "--minutes", "0", "--device", "tpu", *out), "device 'tpu'"),
         (("reproduce", "fig4", "--quick", "--minutes", "0", "--engine", "warp", *out), "engine 'warp'"),
         (("reproduce", "fig4", "--quick", "--minutes", "0", "--memory-gb", "0", *out), "--memory-gb 0"),
