@@ -77,14 +77,19 @@ def run_all(
     with interruptible(top):
         for name, config in configs.items():
             followers = choices.followers(name, config, folders[name])
-            ingredients = load_ingredients(config, data_dir=choices.data_dir)
-            experiment = build(
-                config,
-                ingredients,
-                device=choices.device,
-                engine=choices.engine,
-                memory_gb=choices.memory_gb,
-            )
+            try:
+                ingredients = load_ingredients(config, data_dir=choices.data_dir)
+                experiment = build(
+                    config,
+                    ingredients,
+                    device=choices.device,
+                    engine=choices.engine,
+                    memory_gb=choices.memory_gb,
+                )
+            except UsageError as error:
+                if len(configs) == 1:
+                    raise
+                raise UsageError(f"{name}: {error}") from error
             folder = RunFolder(folders[name])
             with (
                 progress(name, config.training.rounds, Console(stderr=True)) as show,

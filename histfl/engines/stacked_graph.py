@@ -6,7 +6,6 @@ that treat every entry alike stay as they are. What is not known to be safe rais
 
 from __future__ import annotations
 
-import copy
 import operator
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -19,7 +18,7 @@ from torch import fx, nn
 from histfl.engines.cpu.pooling import pool_of, stacked_max_pool2d
 from histfl.engines.cpu.stacked_conv import geometry_of, stacked_conv2d
 from histfl.engines.stacked_linear import LayerCall, stacked_linear
-from histfl.partition import State, is_group_norm
+from histfl.partition import State, copy_of, is_group_norm
 from histfl.training.dropout import KeyedDropout, keyed_dropout
 
 Rewritten = tuple[Callable[..., Any], tuple[Any, ...]]  # a stacked layer, and what it takes last
@@ -127,7 +126,7 @@ def is_relu(node: fx.Node, module: nn.Module) -> bool:
 
 def _out_of_place(model: nn.Module) -> nn.Module:
     """A copy whose activations leave their inputs alone: a stacked layer's outputs may be a view."""
-    copied = copy.deepcopy(model)
+    copied = copy_of(model)
     for module in copied.modules():
         if getattr(module, "inplace", False):
             module.inplace = False  # type: ignore[assignment]

@@ -6,7 +6,6 @@ import dataclasses
 import logging
 import warnings
 from collections.abc import Callable
-from copy import deepcopy
 from functools import partial
 
 import torch
@@ -19,7 +18,7 @@ from histfl.engines.gpu.captured import CapturedTrainer, record
 from histfl.engines.gpu.streamed import StreamedSteps
 from histfl.engines.gpu.vmapped import VmappedSteps
 from histfl.engines.stacked import StackedTrainer
-from histfl.partition import State
+from histfl.partition import State, copy_of
 from histfl.training import Task, client_steps
 from histfl.training.dropout import key_names
 from histfl.training.precision import products
@@ -136,7 +135,7 @@ def _trial(task: Task) -> Task:
     # A right way and the reference differ by the rounding of half precision, as a wrong one might.
     inputs, targets = map(torch.cat, zip(*_tried(task), strict=True))
     few = TensorData(inputs, targets, task.data.class_names).to(inputs.device, torch.float32)
-    return dataclasses.replace(task, model=deepcopy(task.model).float(), data=few)
+    return dataclasses.replace(task, model=copy_of(task.model).float(), data=few)
 
 
 def _agrees(make: Callable[[Task], Way], task: Task) -> bool:

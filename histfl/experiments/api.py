@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from histfl.experiments.config import Config, DataSettings, MethodSettings, Trai
 from histfl.experiments.run import OnRound, Run, execute
 from histfl.experiments.store import RunFolder
 from histfl.network import Network
+from histfl.partition import copy_of
 from histfl.settings import checked
 from histfl.training.jobs import Loss
 
@@ -70,6 +70,10 @@ def train(
             f"train() takes a torch.nn.Module and network=histfl.Network, not {type(model).__name__} and "
             f"{type(network).__name__}"
         )
+    if not isinstance(uplink, str | Mapping):
+        raise UsageError(
+            f"train(uplink={uplink!r}): give a name, such as 'fdma', or a table of the uplink's settings"
+        )
     if on_round is not None and not callable(on_round):
         raise UsageError(f"train(on_round={on_round!r}): give a function of a round's record")
     if resume and out is None:
@@ -89,7 +93,7 @@ def train(
         if value is not None:
             sections.setdefault(section, {})[key] = _plain(value)
     config = checked(Config, sections, "train()")
-    ingredients = Ingredients(copy.deepcopy(model), train_data, test_data, network)
+    ingredients = Ingredients(copy_of(model), train_data, test_data, network)
     experiment = build(config, ingredients, device=device, engine=engine, memory_gb=memory_gb, loss=loss)
     run = execute(experiment, RunFolder(Path(out)) if out else None, resume=resume, on_round=on_round)
     if out:

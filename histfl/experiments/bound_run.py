@@ -45,7 +45,7 @@ class BoundRun:
         network = self.config.network
         most = math.inf if network.participants == "all" else network.participants
         arriving = (min(count, most) * (1 - network.dropout) for count in self.clients_per_cell)
-        return tuple(max(1, math.floor(count)) for count in arriving)
+        return tuple(max(1, math.floor(round(count, 9))) for count in arriving)
 
     @property
     def partial(self) -> bool:

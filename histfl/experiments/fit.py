@@ -14,11 +14,18 @@ from histfl.partition import training_copy
 from histfl.training.jobs import Loss
 from histfl.training.precision import Precision
 
+_FIXED = (nn.DataParallel, nn.parallel.DistributedDataParallel, torch.jit.ScriptModule)
 EXAMPLES = 8  # enough for BatchNorm to have gradients worth comparing
 
 
 def check_parameters(model: nn.Module) -> torch.dtype:
     """The number format of the model's parameters, of which there must be some to train."""
+    for module in model.modules():
+        if isinstance(module, _FIXED):
+            raise UsageError(
+                f"the model is or holds a {type(module).__name__}, in which clients' tensors cannot take the place of its "
+                "own; give the plain module (of DataParallel, its .module)"
+            )
     parameters = list(model.parameters())
     if any(isinstance(parameter, nn.parameter.UninitializedParameter) for parameter in parameters):
         raise UsageError(
@@ -61,7 +68,7 @@ def check_fit(model: nn.Module, train: TensorData, test: TensorData, loss: Loss,
         with torch.set_grad_enabled(trains), torch.random.fork_rng(devices=[]):
             outputs = _attempt("model", name, inputs, lambda: module(inputs))  # noqa: B023 (called at once)
             _check_scores(outputs, len(inputs), train)
-            value = _attempt("loss", name, inputs, lambda: loss(outputs, targets))  # noqa: B023
+            value = _attempt("loss", name, inputs, lambda: loss(outputs, targets))  # noqa: B023 (called at once)
         if not isinstance(value, torch.Tensor) or value.ndim != 0:
             kind = f"shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
             raise UsageError(f"the loss returns {kind}; it must be one number, the mean over the batch")
@@ -86,7 +93,7 @@ def _check_scores(outputs: object, num_samples: int, train: TensorData) -> None:
         raise UsageError(
             f"the model returns {type(outputs).__name__}; it must return a tensor of scores [sample, class]"
         )
-    if outputs.ndim < 2 or outputs.shape[0] != num_samples:
+    if outputs.ndim != 2 or outputs.shape[0] != num_samples:
         raise UsageError(
             f"the model returns scores of shape {tuple(outputs.shape)} for {num_samples} samples of "
             f"{train.num_classes} classes; it must return [sample, class]"

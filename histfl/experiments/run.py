@@ -194,6 +194,7 @@ def _ingredients_digest(experiment: Experiment) -> str:
         "test.inputs": test.inputs,
         "test.targets": test.targets,
         **{f"model.{name}": tensor for name, tensor in experiment.model.named_parameters()},
+        **{f"buffer.{name}": tensor for name, tensor in experiment.model.named_buffers()},
     }
     return digest(tensors)
 

@@ -50,7 +50,7 @@ Norm = Literal["batch", "group"]
 def _norm(kind: Norm, channels: int) -> nn.Module:
     """The normalisation of a convolution's channels: by the batch, or in 32 groups or fewer, of two channels at least."""
     return (
-        nn.BatchNorm2d(channels) if kind == "batch" else nn.GroupNorm(gcd(32, channels // 2 or 1), channels)
+        nn.BatchNorm2d(channels) if kind == "batch" else nn.GroupNorm(gcd(64, channels) // 2 or 1, channels)
     )
 
 
@@ -83,6 +83,8 @@ def resnet18(
     batch, and none to be recomputed for testing.
     """
     channels, _, _ = _image(input_shape)
+    if width < 1:
+        raise UsageError(f"width = {width}; every layer needs at least one channel")
     layers: OrderedDict[str, nn.Module] = OrderedDict(
         conv1=nn.Conv2d(channels, width, 3, padding=1, bias=False), norm1=_norm(norm, width), relu=nn.ReLU()
     )

@@ -13,7 +13,7 @@ from histfl.partition.counts import (
 from histfl.partition.discover import discover
 from histfl.partition.draw import Submodel, draw
 from histfl.partition.extract import extract, num_bytes, num_parameters
-from histfl.partition.forward import Inputs
+from histfl.partition.forward import Inputs, copy_of, with_tensors
 from histfl.partition.layers import is_group_norm
 from histfl.partition.masks import masks
 from histfl.partition.merge import merge
@@ -32,6 +32,7 @@ __all__ = [
     "check_enough_units",
     "choose",
     "conflict",
+    "copy_of",
     "deal_by_shares",
     "deal_evenly",
     "discover",
@@ -49,4 +50,5 @@ __all__ = [
     "share_counts",
     "shared_units",
     "training_copy",
+    "with_tensors",
 ]

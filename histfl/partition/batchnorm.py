@@ -10,12 +10,12 @@ treated alike; GroupNorm and LayerNorm have none.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from copy import deepcopy
 
 import torch
 from torch import nn
 
 from histfl.errors import UsageError
+from histfl.partition.forward import copy_of
 from histfl.partition.layers import take_sizes_from_tensors
 
 _Normalisation = nn.modules.batchnorm._NormBase
@@ -27,7 +27,7 @@ def training_copy(model: nn.Module) -> nn.Module:
     It is in train mode, its BatchNorm layers use batch statistics and have no buffers for others, and
     its layers take their sizes from the tensors. `model` itself does not change.
     """
-    copy = deepcopy(model).train()
+    copy = copy_of(model).train()
     for layer in _tracking(copy):
         layer.track_running_stats = False
         layer.running_mean = layer.running_var = layer.num_batches_tracked = None
@@ -57,12 +57,13 @@ def recompute_statistics(model: nn.Module, batches: Iterable[torch.Tensor]) -> N
         model.eval()
         for layer in layers:
             layer.reset_running_stats()
-            layer.momentum = None  # torch's word for a cumulative average
             layer.train()
         with torch.no_grad():
             for batch in batches:
-                model(batch)
                 seen += 1
+                for layer in layers:  # a cumulative average; of momentum None only BatchNorm makes one
+                    layer.momentum = 1 / seen
+                model(batch)
     finally:
         for layer, momentum in zip(layers, momenta, strict=True):
             layer.momentum = momentum

@@ -22,7 +22,15 @@ from histfl.errors import PartitionError
 from histfl.partition.batchnorm import training_copy
 from histfl.partition.draw import Submodel
 from histfl.partition.extract import extract
-from histfl.partition.forward import Inputs, few_examples, map_tensors, outputs_of, quietly, summary
+from histfl.partition.forward import (
+    Inputs,
+    few_examples,
+    map_tensors,
+    outputs_of,
+    quietly,
+    summary,
+    with_tensors,
+)
 from histfl.partition.masks import mask
 from histfl.partition.plan import Plan
 from histfl.partition.units import State, UnitGroup
@@ -147,13 +155,17 @@ class Bench:
         leaves = {name: value.detach().requires_grad_(name in trainable) for name, value in state.items()}
         trained = {name: value for name, value in leaves.items() if name in trainable}
         with quietly():
-            outputs = outputs_of(self.model, self.inputs, leaves)
-            generator = torch.Generator().manual_seed(1)
-            weights = [torch.randn(value.shape, generator=generator).to(value) for value in outputs]
-            found = torch.autograd.grad(
-                outputs, list(trained.values()), grad_outputs=weights, materialize_grads=True
-            )
+            outputs, found = with_tensors(self.model, leaves, lambda model: self._gradients(model, trained))
         return [value.detach() for value in outputs], dict(zip(trained, found, strict=True))
+
+    def _gradients(self, model: nn.Module, trained: State) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        outputs = outputs_of(model, self.inputs)
+        generator = torch.Generator().manual_seed(1)
+        weights = [torch.randn(value.shape, generator=generator).to(value) for value in outputs]
+        found = torch.autograd.grad(
+            outputs, list(trained.values()), grad_outputs=weights, materialize_grads=True
+        )
+        return outputs, [gradient.to_dense() if gradient.is_sparse else gradient for gradient in found]
 
     def _differ(self, value: torch.Tensor, full: torch.Tensor, scale: float = 0.0) -> bool:
         if not full.numel():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ from torch import nn
 from torch_pruning.ops import OPTYPE
 
 from histfl.errors import PartitionError
-from histfl.partition.forward import Inputs, few_examples, outputs_of, quietly, summary
+from histfl.partition.forward import Inputs, copy_of, few_examples, outputs_of, quietly, summary
 from histfl.partition.units import CutAxis, UnitGroup
 from histfl.partition.walk import CONVOLUTIONS, IN, OUT, Index, Side, Walk, side_of
 
@@ -59,7 +58,7 @@ def discover(model: nn.Module, example_inputs: Inputs) -> tuple[UnitGroup, ...]:
 def _traceable(model: nn.Module) -> nn.Module:
     """A copy in which every parameter takes part in the graph, frozen ones too."""
     try:
-        copy = deepcopy(model).eval()
+        copy = copy_of(model).eval()
     except Exception as error:
         raise PartitionError(f"cannot copy {type(model).__name__} to trace it: {summary(error)}") from error
     for parameter in copy.parameters():

@@ -5,7 +5,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from copy import deepcopy
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -15,18 +16,45 @@ from histfl.partition.units import State
 
 Inputs = torch.Tensor | tuple[Any, ...] | list[Any] | Mapping[str, Any]
 
+T = TypeVar("T")
 _ENOUGH = 3  # examples; a batch of two leaves BatchNorm after global pooling nearly no gradient
 
 
-def outputs_of(model: nn.Module, inputs: Inputs, state: State | None = None) -> list[torch.Tensor]:
-    """The differentiable tensors that `model` returns, with the tensors in `state` in place of its own."""
+def copy_of(model: nn.Module) -> nn.Module:
+    """A copy, also of a model that keeps what a forward pass computed, which torch does not copy: it gets the values."""
+    kept = [leaf for module in model.modules() for leaf in pytree.tree_leaves(vars(module))]
+    computed = [leaf for leaf in kept if isinstance(leaf, torch.Tensor) and not leaf.is_leaf]
+    return deepcopy(model, {id(tensor): tensor.detach().clone() for tensor in computed})
+
+
+class _Holder(nn.Module):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, compute: Callable[[nn.Module], T]) -> T:
+        return compute(self.model)
+
+
+def with_tensors(model: nn.Module, tensors: State, compute: Callable[[nn.Module], T]) -> T:
+    """`compute(model)` with `tensors` in place of the model's own until it returns.
+
+    A backward pass belongs inside: one that computes activations anew (`torch.utils.checkpoint`) reads them again.
+    """
+    held = {f"model.{name}": tensor for name, tensor in tensors.items()}
+    found: T = torch.func.functional_call(_Holder(model), held, (compute,))
+    return found
+
+
+def outputs_of(model: nn.Module, inputs: Inputs) -> list[torch.Tensor]:
+    """The differentiable tensors that `model` returns."""
     arguments: tuple[Any, ...] = ()
     named: dict[str, Any] = {}
     if isinstance(inputs, Mapping):
         named = dict(inputs)
     else:
         arguments = (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs)
-    returned = torch.func.functional_call(model, state or {}, arguments, named)
+    returned = model(*arguments, **named)
     leaves = pytree.tree_leaves(returned)
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
 

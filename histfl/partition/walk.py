@@ -9,6 +9,7 @@ the positions it reaches.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from torch_pruning.ops import OPTYPE
 IN, OUT, BOTH = "in", "out", "both"
 
 CONVOLUTIONS = (OPTYPE.CONV, OPTYPE.DEPTHWISE_CONV)
+MOST_VISITS = 500  # of a side; a layer whose outputs are split in many parts is reached once for each
 
 
 class Index(NamedTuple):
@@ -41,11 +43,16 @@ def side_of(node: Any, name: str) -> Side:
 
 @dataclass
 class Walk:
-    """`labels` has position -> root output for every side reached; `lost` the nodes without a way on."""
+    """`labels` has position -> root output for every side reached; `lost` the nodes without a way on.
+
+    Where torch-pruning's maps do not fit a layer, as with GRU, they lead round and round to ever higher positions:
+    a side that is reached with new ones too often is lost.
+    """
 
     labels: dict[Side, dict[int, int]] = field(default_factory=dict)
     lost: list[Any] = field(default_factory=list)
     _parent: dict[int, int] = field(default_factory=dict)
+    _visits: Counter[Side] = field(default_factory=Counter)
 
     def unit(self, root: int) -> int:
         """The smallest root output that is one unit with `root`."""
@@ -74,7 +81,12 @@ class Walk:
                     fresh.append(index)
                 elif known != index.root_idx:
                     self.join(known, index.root_idx)
-            if fresh:
+            if not fresh:
+                continue
+            self._visits[side] += 1
+            if self._visits[side] > MOST_VISITS:
+                self.lost.append(side.node)
+            else:
                 stack.extend(self._across_blocks(side, fresh))
                 stack.extend(self._along_edges(side, fresh))
 

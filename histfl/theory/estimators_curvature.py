@@ -50,14 +50,17 @@ def _mean_product(objective: Objective, parts: list[Batch], vector: torch.Tensor
 
 def _product(objective: Objective, batch: Batch, vector: torch.Tensor) -> torch.Tensor:
     parameters = tuple(objective.trained.values())
+
+    def computed(value: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
+        gradients = torch.autograd.grad(value, parameters, create_graph=True, materialize_grads=True)
+        flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+        if not flat.requires_grad:  # a loss that is linear in the parameters
+            return None
+        return torch.autograd.grad(flat, parameters, vector.to(flat), materialize_grads=True)
+
     try:
         with sdpa_kernel(SDPBackend.MATH):  # the fused attention kernels cannot be differentiated twice
-            value = objective.loss(batch)
-            gradients = torch.autograd.grad(value, parameters, create_graph=True, materialize_grads=True)
-            flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
-            if not flat.requires_grad:  # a loss that is linear in the parameters
-                return torch.zeros_like(vector)
-            products = torch.autograd.grad(flat, parameters, vector.to(flat), materialize_grads=True)
+            products = objective.of_loss(batch, computed)
     except RuntimeError as error:
         if "not implemented" not in str(error):
             raise
@@ -65,4 +68,6 @@ def _product(objective: Objective, batch: Batch, vector: torch.Tensor) -> torch.
             f"the smoothness constant needs second derivatives, which the model does not have ({error}); "
             "set theory.every = 0"
         ) from None
+    if products is None:
+        return torch.zeros_like(vector)
     return torch.cat([product.reshape(-1) for product in products]).double()

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
-from torch.func import functional_call
+from torch import nn
 
-from histfl.partition import State
+from histfl.partition import State, with_tensors
 from histfl.seeds import lent_to_layers
 from histfl.training import Task
 from histfl.training.dropout import key_names
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -39,20 +43,26 @@ class Objective:
             {name: x.detach() for name, x in state.items() if name not in names},
         )
 
-    def loss(self, batch: Batch) -> torch.Tensor:
-        """The mean loss on the batch, []."""
+    def of_loss(self, batch: Batch, compute: Callable[[torch.Tensor], T]) -> T:
+        """What `compute` makes of the mean loss on the batch, []; backward passes belong in it."""
         task = self.task
         device = task.data.inputs.device
         samples = batch.samples.to(device)
         keys = dict.fromkeys(key_names(task.model), torch.tensor(batch.layers_seed, device=device))
-        with lent_to_layers(batch.layers_seed, device):
-            outputs = functional_call(
-                task.model, {**self.trained, **self.constants, **keys}, (task.data.inputs[samples],)
-            )
-        return task.loss(outputs, task.data.targets[samples])
+
+        def computed(model: nn.Module) -> T:
+            with lent_to_layers(batch.layers_seed, device):
+                outputs = model(task.data.inputs[samples])
+            return compute(task.loss(outputs, task.data.targets[samples]))
+
+        return with_tensors(task.model, {**self.trained, **self.constants, **keys}, computed)
 
     def gradient(self, batch: Batch) -> tuple[float, torch.Tensor]:
         """The loss on the batch and its gradient, float64 [parameter]."""
-        value = self.loss(batch)
-        gradients = torch.autograd.grad(value, tuple(self.trained.values()), materialize_grads=True)
-        return value.item(), torch.cat([gradient.reshape(-1) for gradient in gradients]).double()
+        parameters = tuple(self.trained.values())
+
+        def computed(value: torch.Tensor) -> tuple[float, tuple[torch.Tensor, ...]]:
+            return value.item(), torch.autograd.grad(value, parameters, materialize_grads=True)
+
+        value, gradients = self.of_loss(batch, computed)
+        return value, torch.cat([gradient.reshape(-1) for gradient in gradients]).double()

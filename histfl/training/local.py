@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.func import functional_call
 
 from histfl.errors import UsageError
+from histfl.partition import with_tensors
 from histfl.training.precision import Precision, layers
 
 
@@ -52,9 +52,15 @@ def client_steps(
     velocity: list[torch.Tensor] = []
     total = torch.zeros((), device=next(iter(start.values())).device)
     for inputs, targets in batches:
-        with layers(training.precision, inputs.device):
-            value = loss(functional_call(model, {**state, **constants}, (inputs,)), targets)
-        gradients = torch.autograd.grad(value, tuple(state.values()), materialize_grads=True)
+
+        def gradients_of(
+            module: nn.Module, inputs: torch.Tensor = inputs, targets: torch.Tensor = targets
+        ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+            with layers(training.precision, inputs.device):
+                value = loss(module(inputs), targets)
+            return value, torch.autograd.grad(value, tuple(state.values()), materialize_grads=True)
+
+        value, gradients = with_tensors(model, {**state, **constants}, gradients_of)
         with torch.no_grad():
             step = _step(tuple(state.values()), gradients, velocity, training)
             for tensor, change in zip(state.values(), step, strict=True):

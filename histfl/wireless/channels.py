@@ -139,7 +139,7 @@ def draw_channels(channel: Channel, clients: int, antennas: int, generator: torc
     """One draw [client, antenna] of `channel`, which may be a user's own and is checked as such."""
     place = f"the channel {type(channel).__name__}"
     try:
-        drawn = channel.draw(clients, antennas, generator)
+        drawn = channel.draw(clients, antennas, generator, torch.complex128)
     except Exception as error:  # a user's own may fail in any way
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise UsageError(f"{place} cannot be drawn: {reason}; see histfl.wireless.Channel") from error

@@ -16,10 +16,12 @@ from histfl.cli import main
 from histfl.errors import CheckpointError, UsageError
 from histfl.experiments.bound import bound_of
 from histfl.experiments.bound_page import bound_figure, sentences
+from histfl.experiments.bound_run import BoundRun
 from histfl.experiments.build import build, load_ingredients
-from histfl.experiments.config import load_config
+from histfl.experiments.config import Config, load_config
 from histfl.experiments.run import execute
 from histfl.experiments.store import RunFolder
+from histfl.settings import checked
 from histfl.theory import estimate
 
 SMALL = (
@@ -282,3 +284,11 @@ def test_damaged_records_are_refused(copy: Path) -> None:
     change_records(copy, lambda record: record.pop("units"))
     with pytest.raises(CheckpointError, match="damaged or of another version"):
         bound_of(copy)
+
+
+@pytest.mark.parametrize(
+    ("clients", "dropout", "arriving"), [(10, 0.8, 2), (15, 0.8, 3), (20, 0.9, 2), (3, 0.4, 1)]
+)
+def test_rounding_errors_cost_no_participant(clients: int, dropout: float, arriving: int) -> None:
+    config = checked(Config, {"network": {"dropout": dropout}}, "test")
+    assert BoundRun(Path(), config, (), (clients,)).participants == (arriving,)

@@ -113,6 +113,13 @@ def test_quickstart_compares_hist_with_hfedavg(histfl_command: Command, tmp_path
     assert (tmp_path / "q" / "report.html").stat().st_size > 10_000
 
 
+def test_an_error_in_a_sweep_names_its_arm(histfl_command: Command, tmp_path: Path) -> None:
+    varied = ["--vary", "data.name=fashion-mnist-mini,nope", "--out", tmp_path / "s"]
+    answer = histfl_command("sweep", *SMALL, *varied)
+    assert answer.code == 2
+    assert "data.name=nope: unknown data set 'nope'" in answer.err
+
+
 def test_a_diverged_run_leaves_a_sweep_going_and_its_folder_free(
     histfl_command: Command, tmp_path: Path
 ) -> None:

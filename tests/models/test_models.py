@@ -54,6 +54,11 @@ def test_group_normalisation_has_as_many_parameters_and_is_cut_by_groups() -> No
     assert {layer.num_groups for layer in model.modules() if isinstance(layer, nn.GroupNorm)} == {32}
     assert not any(isinstance(layer, nn.BatchNorm2d) for layer in model.modules())
     assert set(plan(model, torch.zeros(2, 3, 32, 32)).units.tolist()) == {32}
+    for width in (1, 2, 3, 5, 6, 9, 20):
+        odd = build_model("resnet18", {"norm": "group", "width": width}, (3, 8, 8), 10, seed=1)
+        assert odd(torch.randn(2, 3, 8, 8)).shape == (2, 10)
+    with pytest.raises(UsageError, match="width = 0; every layer needs at least one channel"):
+        build_model("resnet18", {"width": 0}, (3, 8, 8), 10, seed=1)
     with pytest.raises(UsageError, match=r"model\.norm = 'layer': Input should be 'batch' or 'group'"):
         build_model("resnet18", {"norm": "layer"}, (3, 32, 32), 10, seed=1)
 

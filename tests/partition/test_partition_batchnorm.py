@@ -31,6 +31,18 @@ def test_recomputed_statistics_are_the_averages_over_the_batches() -> None:
     assert model[1].num_batches_tracked == 3
 
 
+def test_instance_normalisation_gets_its_statistics_too() -> None:
+    model = nn.Sequential(nn.InstanceNorm1d(3, affine=True, track_running_stats=True))
+    batches = [torch.randn(8, 3, 20) * scale + scale for scale in (1.0, 2.0, 3.0)]
+    recompute_statistics(model, batches)
+    means, variances = (
+        torch.stack([moment.mean(dim=0) for moment in moments]).mean(dim=0)
+        for moments in ([b.mean(dim=2) for b in batches], [b.var(dim=2) for b in batches])
+    )
+    assert torch.allclose(model[0].running_mean, means, atol=1e-5)
+    assert torch.allclose(model[0].running_var, variances, rtol=1e-5)
+
+
 def test_recomputing_leaves_modes_momentum_and_parameters_as_they_were() -> None:
     model = models.MobileNet().train()
     model.head.eval()

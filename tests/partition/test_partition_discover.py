@@ -202,3 +202,22 @@ def test_a_model_without_trainable_parameters_is_refused() -> None:
 def test_an_unknown_scheme_is_refused() -> None:
     with pytest.raises(PartitionError, match="'alternating', 'every' and 'none'"):
         plan(models.mlp(4, 6, 2), torch.randn(3, 4), scheme="half")  # type: ignore[arg-type]
+
+
+class Recurrent(nn.Module):
+    """torch-pruning's maps of a GRU lead to ever higher positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.recurrent = nn.GRU(6, 8, batch_first=True)
+        self.fc, self.output = nn.Linear(8, 12), nn.Linear(12, 2)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        states, _ = self.recurrent(inputs)
+        hidden: torch.Tensor = self.output(torch.relu(self.fc(states[:, -1])))
+        return hidden
+
+
+def test_a_gru_is_left_whole_and_what_follows_is_cut() -> None:
+    planned = plan(Recurrent(), torch.randn(4, 5, 6))
+    assert [group.name for group in planned.groups] == ["fc"]

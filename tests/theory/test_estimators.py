@@ -206,7 +206,7 @@ def test_loss_and_model_norm_are_those_of_the_full_model() -> None:
     ours = case.estimate()
     objective = Objective.of(case.task, case.state)
     wholes = [
-        [objective.loss(Batch(torch.from_numpy(case.task.split.client(i)), 0)).item() for i in cell]
+        [objective.gradient(Batch(torch.from_numpy(case.task.split.client(i)), 0))[0] for i in cell]
         for cell in clients_of(case.network)
     ]
     assert ours.loss == pytest.approx(np.mean([np.mean(cell) for cell in wholes]))
@@ -257,7 +257,7 @@ def exact_hessian(case: Case, batch: Batch) -> torch.Tensor:
     def loss(vector: torch.Tensor) -> torch.Tensor:
         parts = vector.split([shape.numel() for shape in shapes.values()])
         trained = {name: part.view(shape) for part, (name, shape) in zip(parts, shapes.items(), strict=True)}
-        return replace(objective, trained=trained).loss(batch)
+        return replace(objective, trained=trained).of_loss(batch, lambda value: value)
 
     return torch.autograd.functional.hessian(loss, flat)
 

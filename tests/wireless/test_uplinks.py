@@ -148,7 +148,7 @@ from dataclasses import dataclass
 class Constant:
     value: complex = 2.0
 
-    def draw(self, clients, antennas, generator, dtype=torch.complex128):
+    def draw(self, clients, antennas, generator, dtype):
         return torch.full((clients, antennas), self.value, dtype=dtype)
 
 class Transposed:

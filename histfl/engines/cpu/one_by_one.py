@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from copy import deepcopy
 from queue import Empty, SimpleQueue
 
 import torch
 from torch import nn
-from torch.func import functional_call
 
 from histfl.engines.blocks import Batches, Block, Samples
 from histfl.engines.cpu.pooling import pool_across_images
 from histfl.engines.updates import StackedSGD
-from histfl.partition import State
+from histfl.partition import State, copy_of, with_tensors
 from histfl.training import Task
 
 
@@ -33,11 +30,10 @@ class OneByOneTrainer:
         state = {name: tensor.detach().clone().requires_grad_() for name, tensor in part.state.items()}
         key, keyed = self.samples.room_for_keys(1)
         constants = part.job.constants | {name: tensor[0] for name, tensor in keyed.items()}
-        tensors = {f"model.{name}": tensor for name, tensor in {**state, **constants}.items()}
         try:
             copy = self._copies.get_nowait()
         except Empty:
-            copy = _Loop(deepcopy(self.task.model))
+            copy = copy_of(self.task.model)
             pool_across_images(copy)
 
         def steps(model: nn.Module) -> torch.Tensor:
@@ -46,7 +42,7 @@ class OneByOneTrainer:
             )
 
         # One call for all steps: the module holds the client's tensors meanwhile.
-        total: torch.Tensor = functional_call(copy, tensors, (steps,))
+        total = with_tensors(copy, {**state, **constants}, steps)
         self._copies.put(copy)
         return {name: tensor.detach().unsqueeze(0) for name, tensor in state.items()}, total.view(1)
 
@@ -59,14 +55,3 @@ class OneByOneTrainer:
             sgd.step([gradient.unsqueeze(0) for gradient in gradients])
             total = total + value.detach()
         return total
-
-
-class _Loop(nn.Module):
-    """Hands its model, holding whatever tensors it was called with, to a function."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, function: Callable[[nn.Module], torch.Tensor]) -> torch.Tensor:
-        return function(self.model)
