@@ -111,7 +111,7 @@ def table2(scale: Scale) -> Artefact:
             Choice(
                 "images are cropped at random and mirrored",
                 "the paper names no augmentation; without it, four cells and all non-i.i.d., HFedAvg stayed at 52 % while "
-                "HIST came to 68 % in 110 rounds, more than with it: the choice favours HFedAvg",
+                "HIST came to 68 % in 110 rounds, more than with it (trials, one seed, not kept): the choice favours HFedAvg",
             ),
             BYTES,
             BOTH_WAYS,
@@ -124,7 +124,7 @@ def table2(scale: Scale) -> Artefact:
                 "BatchNorm normalises by the batch; statistics for testing are recomputed from clients' images",
                 "running statistics of submodels have no meaning in the merged model; taken client by client they gave HIST up "
                 "to a point more in its first 40 rounds and up to three less from the 95th on; with GroupNorm HFedAvg "
-                "came to 33 % in 24 rounds at learning rate 0.1, and to 25 % in 12 at 0.05 (four cells, all non-i.i.d.)",
+                "came to 33 % in 24 rounds at learning rate 0.1, and to 25 % in 12 at 0.05 (four cells, all non-i.i.d.; trials, not kept)",
             ),
             Choice(
                 f"runs end at the higher target, or after {most_rounds['hfedavg']} rounds of HFedAvg and "
