@@ -196,4 +196,6 @@ def _choose(generator: np.random.Generator, total: int, most: int) -> Ints:
 def _check_finite(estimates: Estimates, round: int) -> None:
     for name, value in estimates.as_record().items():
         if not np.isfinite(value).all():
-            raise DivergedError(f"the estimate of {name} before round {round} is {value}")
+            raise DivergedError(
+                f"the estimate of {name} before round {round} is {value} (theory.every = 0 takes none)"
+            )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import nn
@@ -52,21 +53,27 @@ def client_steps(
     velocity: list[torch.Tensor] = []
     total = torch.zeros((), device=next(iter(start.values())).device)
     for inputs, targets in batches:
-
-        def gradients_of(
-            module: nn.Module, inputs: torch.Tensor = inputs, targets: torch.Tensor = targets
-        ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-            with layers(training.precision, inputs.device):
-                value = loss(module(inputs), targets)
-            return value, torch.autograd.grad(value, tuple(state.values()), materialize_grads=True)
-
-        value, gradients = with_tensors(model, {**state, **constants}, gradients_of)
+        backward = partial(_loss_and_gradients, tuple(state.values()), inputs, targets, loss, training)
+        value, gradients = with_tensors(model, {**state, **constants}, backward)
         with torch.no_grad():
             step = _step(tuple(state.values()), gradients, velocity, training)
             for tensor, change in zip(state.values(), step, strict=True):
                 tensor.sub_(change, alpha=training.learning_rate)
             total = total + value.detach()
     return {name: tensor.detach() for name, tensor in state.items()}, total
+
+
+def _loss_and_gradients(
+    trained: tuple[torch.Tensor, ...],
+    inputs: torch.Tensor,
+    targets: torch.Tensor,
+    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    training: LocalTraining,
+    model: nn.Module,
+) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+    with layers(training.precision, inputs.device):
+        value = loss(model(inputs), targets)
+    return value, torch.autograd.grad(value, trained, materialize_grads=True)
 
 
 def _step(

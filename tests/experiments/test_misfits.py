@@ -8,33 +8,13 @@ import numpy as np
 import pytest
 import torch
 from conftest import SMALL, Answer
+from small_training import INPUTS, NETWORK, TARGETS, mlp, train
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 from torch.utils.data import Dataset
 
 import histfl
 from histfl.errors import CheckpointError, UsageError
 from histfl.training import mean_of_clients
-
-NETWORK = histfl.Network.uniform(cells=2, clients_per_cell=2)
-INPUTS, TARGETS = torch.randn(40, 8, generator=torch.Generator().manual_seed(1)), torch.arange(40) % 3
-
-
-def mlp() -> nn.Module:
-    torch.manual_seed(1)
-    return nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3))
-
-
-def train(model: Any = None, data: Any = (INPUTS, TARGETS), test: Any = None, **settings: Any) -> histfl.Run:
-    settings = {
-        "network": NETWORK,
-        "rounds": 1,
-        "edge_rounds": 1,
-        "local_steps": 2,
-        "batch_size": 5,
-        "split": "iid",
-    } | settings
-    return histfl.train(model or mlp(), data, test or data, device="cpu", **settings)
 
 
 class TwoInputs(nn.Module):
@@ -256,6 +236,7 @@ def test_another_model_does_not_inherit_the_presets_options(
     ("settings", "said"),
     [
         ({"on_round": 3}, r"on_round=3\): give a function"),
+        ({"uplink": 3}, r"uplink=3\): give a name"),
         ({"resume": True}, "without out: name the folder"),
         ({"participants": 3}, "participants = 3, but the largest cell has 2 clients"),
     ],
@@ -318,62 +299,6 @@ def test_token_ids_are_not_for_an_mlp(
     assert "model 'mlp' takes numbers, and the data 'test_misfits:ids' are token ids" in answer.err
 
 
-class Recomputing(nn.Module):
-    """One that computes a block's activations anew in the backward pass."""
-
-    def __init__(self, again: bool) -> None:
-        super().__init__()
-        torch.manual_seed(1)
-        self.enter, self.inner, self.leave = nn.Linear(8, 6), nn.Linear(6, 6), nn.Linear(6, 3)
-        self.again = again
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        hidden = torch.tanh(self.enter(inputs))
-        block = lambda values: torch.tanh(self.inner(values))  # noqa: E731
-        hidden = checkpoint(block, hidden, use_reentrant=False) if self.again else block(hidden)
-        outputs: torch.Tensor = self.leave(hidden)
-        return outputs
-
-
-@pytest.mark.parametrize("engine", ["reference", "vectorised"])
-@pytest.mark.parametrize("method", ["hist", "hfedavg"])
-def test_activations_that_are_computed_anew_are_the_clients_own(method: str, engine: str) -> None:
-    settings = {"method": method, "engine": engine, "rounds": 3, "learning_rate": 0.3, "theory_every": 1}
-    plain, again = (train(Recomputing(again), **settings) for again in (False, True))
-    assert again.loss == pytest.approx(plain.loss, rel=1e-5)
-    found, expected = ([record["theory"]["smoothness"] for record in run.records] for run in (again, plain))
-    assert found == pytest.approx(expected, rel=1e-4)
-
-
-class Remembering(nn.Module):
-    """One that keeps what it computed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.enter, self.leave = nn.Linear(8, 6), nn.Linear(6, 3)
-        self.seen: list[torch.Tensor] = []
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        self.last = torch.relu(self.enter(inputs))
-        self.seen = [self.last]
-        outputs: torch.Tensor = self.leave(self.last)
-        return outputs
-
-
-def test_a_model_may_keep_what_a_forward_pass_computed() -> None:
-    model = Remembering()
-    model(INPUTS[:2])
-    assert train(model).accuracy.shape == (1,)
-
-
-def test_sparse_gradients_are_compared_as_others() -> None:
-    model = nn.Sequential(
-        nn.Embedding(9, 4, sparse=True), nn.Flatten(), nn.Linear(12, 6), nn.ReLU(), nn.Linear(6, 3)
-    )
-    tokens = torch.randint(9, (40, 3), generator=torch.Generator().manual_seed(1))
-    assert train(model, (tokens, TARGETS)).accuracy.shape == (1,)
-
-
 @pytest.mark.parametrize("wrap", [nn.DataParallel, torch.jit.script])
 @pytest.mark.parametrize("method", ["hist", "hfedavg"])
 @pytest.mark.filterwarnings("ignore")
@@ -400,8 +325,3 @@ def test_a_run_is_not_resumed_with_other_buffers(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="another first model"):
         train(scaled(3.0), out=tmp_path, rounds=2, resume=True)
     assert len(train(scaled(1.0), out=tmp_path, rounds=2, resume=True).records) == 2
-
-
-def test_an_uplink_is_a_name_or_a_table() -> None:
-    with pytest.raises(UsageError, match=r"train\(uplink=3\): give a name"):
-        train(uplink=3)

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch.autograd.function import once_differentiable
 
+from histfl.engines.gpu.normalisation import summed
 from histfl.engines.layout import innermost, outermost
 
 MOST_WIDE = 64  # channels of a program, or one group's where it has more
@@ -85,14 +86,18 @@ def _normalise(
 
 
 @triton.jit
-def _pulled(gradient, further, output, at, known, RELU: tl.constexpr, FURTHER: tl.constexpr):
-    """The gradient at some entries, with FURTHER of two readers, and with RELU of what passed it."""
+def _pulled(
+    values, gradient, further, output, at, known, mean, inverse, RELU: tl.constexpr, FURTHER: tl.constexpr
+):
+    """The gradient at some entries, with FURTHER of two readers and with RELU of what passed it, and the values
+    normalised."""
     pull = tl.load(gradient + at, mask=known, other=0.0).to(tl.float32)
     if FURTHER:
         pull += tl.load(further + at, mask=known, other=0.0).to(tl.float32)
     if RELU:
         pull = tl.where(tl.load(output + at, mask=known, other=0.0) > 0.0, pull, 0.0)
-    return pull
+    normal = (tl.load(values + at, mask=known, other=0.0).to(tl.float32) - mean[None, :]) * inverse[None, :]
+    return pull, normal
 
 
 @triton.jit
@@ -113,10 +118,11 @@ def _pull_back(
         row = first + tl.arange(0, ROWS)
         known = (row < rows)[:, None] & inside[None, :]
         at = before + row[:, None] * CHANNELS + channel[None, :]
-        pull = _pulled(gradient, further, output, at, known, RELU, FURTHER)
-        value = tl.load(values + at, mask=known, other=0.0).to(tl.float32)
+        pull, normal = _pulled(
+            values, gradient, further, output, at, known, own_mean, own_inverse, RELU, FURTHER
+        )
         total += pull
-        product += pull * (value - own_mean[None, :]) * own_inverse[None, :]
+        product += pull * normal
     pull_sum, product_sum = tl.sum(total, axis=0), tl.sum(product, axis=0)
     tl.store(pulls + of_image, pull_sum, mask=inside)
     tl.store(products + of_image, product_sum, mask=inside)
@@ -126,9 +132,9 @@ def _pull_back(
         row = first + tl.arange(0, ROWS)
         known = (row < rows)[:, None] & inside[None, :]
         at = before + row[:, None] * CHANNELS + channel[None, :]
-        pull = _pulled(gradient, further, output, at, known, RELU, FURTHER)
-        value = tl.load(values + at, mask=known, other=0.0).to(tl.float32)
-        normal = (value - own_mean[None, :]) * own_inverse[None, :]
+        pull, normal = _pulled(
+            values, gradient, further, output, at, known, own_mean, own_inverse, RELU, FURTHER
+        )
         found = own_weight[None, :] * pull - mean_pull[None, :] - normal * mean_product[None, :]
         found *= own_inverse[None, :]
         tl.store(for_values + at, found.to(for_values.dtype.element_ty), mask=known)
@@ -154,9 +160,8 @@ def stacked_group_normalisation(
     `twice` gives the outputs two times, for two readers: their gradients are then added on the way.
     """
     if added is not None and (added.shape, added.dtype) != (values.shape, values.dtype):
-        found = _StackedGroupNormalisation.apply(values, weight, bias, None, group, eps, False, False) + added
-        found = torch.relu(found) if relu else found
-        return (found, found) if twice else found
+        plain = _StackedGroupNormalisation.apply(values, weight, bias, None, group, eps, False, False)
+        return summed(plain, added, relu=relu, twice=twice)
     return _StackedGroupNormalisation.apply(values, weight, bias, added, group, eps, relu, twice)  # type: ignore[no-any-return]
 
 

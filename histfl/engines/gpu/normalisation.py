@@ -231,10 +231,17 @@ def stacked_normalisation(
     `twice` gives the outputs two times, for two readers: their gradients are then added on the way.
     """
     if added is not None and (added.shape, added.dtype) != (values.shape, values.dtype):
-        found = _StackedNormalisation.apply(values, weight, bias, None, eps, moments, False, False) + added
-        found = torch.relu(found) if relu else found
-        return (found, found) if twice else found
+        plain = _StackedNormalisation.apply(values, weight, bias, None, eps, moments, False, False)
+        return summed(plain, added, relu=relu, twice=twice)
     return _StackedNormalisation.apply(values, weight, bias, added, eps, moments, relu, twice)  # type: ignore[no-any-return]
+
+
+def summed(
+    normal: torch.Tensor, added: torch.Tensor, *, relu: bool, twice: bool
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """What follows a normalisation, by torch: for numbers or shapes that the kernels do not add."""
+    found = torch.relu(normal + added) if relu else normal + added
+    return (found, found) if twice else found
 
 
 class _StackedNormalisation(torch.autograd.Function):

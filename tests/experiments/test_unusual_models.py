@@ -1,0 +1,65 @@
+"""Models that do more than compute scores from inputs and weights."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from small_training import INPUTS, TARGETS, train
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+
+class Recomputing(nn.Module):
+    """One that computes a block's activations anew in the backward pass."""
+
+    def __init__(self, again: bool) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.enter, self.inner, self.leave = nn.Linear(8, 6), nn.Linear(6, 6), nn.Linear(6, 3)
+        self.again = again
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden = torch.tanh(self.enter(inputs))
+        block = lambda values: torch.tanh(self.inner(values))  # noqa: E731
+        hidden = checkpoint(block, hidden, use_reentrant=False) if self.again else block(hidden)
+        outputs: torch.Tensor = self.leave(hidden)
+        return outputs
+
+
+@pytest.mark.parametrize("engine", ["reference", "vectorised"])
+@pytest.mark.parametrize("method", ["hist", "hfedavg"])
+def test_activations_that_are_computed_anew_are_the_clients_own(method: str, engine: str) -> None:
+    settings = {"method": method, "engine": engine, "rounds": 3, "learning_rate": 0.3, "theory_every": 1}
+    plain, again = (train(Recomputing(again), **settings) for again in (False, True))
+    assert again.loss == pytest.approx(plain.loss, rel=1e-5)
+    found, expected = ([record["theory"]["smoothness"] for record in run.records] for run in (again, plain))
+    assert found == pytest.approx(expected, rel=1e-4)
+
+
+class Remembering(nn.Module):
+    """One that keeps what it computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.leave = nn.Linear(8, 6), nn.Linear(6, 3)
+        self.seen: list[torch.Tensor] = []
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.last = torch.relu(self.enter(inputs))
+        self.seen = [self.last]
+        outputs: torch.Tensor = self.leave(self.last)
+        return outputs
+
+
+def test_a_model_may_keep_what_a_forward_pass_computed() -> None:
+    model = Remembering()
+    model(INPUTS[:2])
+    assert train(model).accuracy.shape == (1,)
+
+
+def test_sparse_gradients_are_compared_as_others() -> None:
+    model = nn.Sequential(
+        nn.Embedding(9, 4, sparse=True), nn.Flatten(), nn.Linear(12, 6), nn.ReLU(), nn.Linear(6, 3)
+    )
+    tokens = torch.randint(9, (40, 3), generator=torch.Generator().manual_seed(1))
+    assert train(model, (tokens, TARGETS)).accuracy.shape == (1,)
