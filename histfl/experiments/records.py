@@ -68,10 +68,13 @@ def round_record(
         "updates_sent": sum(sent),
         "updates_lost": sum(sent) - sum(len(c) for s in outcome.schedules for c in s.arrived),
         "edge_error": sum(result.edge_error for result in outcome.results) / len(outcome.results),
-        # Theorem 3's sum over cells of MSE_j: an entry's error times the cell's entries
+        # Theorem 3's sum over cells of MSE_j, the mean over edge rounds: an entry's error times the cell's
+        # entries, and no error where no update arrived
         "aggregation_error": sum(
-            result.edge_error * int(entries)
-            for result, entries in zip(outcome.results, outcome.parameters, strict=True)
+            result.edge_error * schedule.share_heard * int(entries)
+            for result, schedule, entries in zip(
+                outcome.results, outcome.schedules, outcome.parameters, strict=True
+            )
         ),
     }
 

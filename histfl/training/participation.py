@@ -31,6 +31,11 @@ class CellSchedule:
     def transmissions(self) -> int:
         return sum(len(clients) for clients in self.sampled)
 
+    @property
+    def share_heard(self) -> float:
+        """Of the edge rounds, the share in which an update arrived."""
+        return sum(len(clients) > 0 for clients in self.arrived) / len(self.arrived)
+
 
 @dataclass(frozen=True)
 class Participation:

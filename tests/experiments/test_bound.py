@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from histfl.cli import main
 from histfl.errors import CheckpointError, UsageError
@@ -21,8 +22,10 @@ from histfl.experiments.build import build, load_ingredients
 from histfl.experiments.config import Config, load_config
 from histfl.experiments.run import execute
 from histfl.experiments.store import RunFolder
+from histfl.partition import State
 from histfl.settings import checked
 from histfl.theory import estimate
+from histfl.wireless.over_the_air import OverTheAir
 
 SMALL = (
     "model.hidden=16",
@@ -169,6 +172,23 @@ def test_over_the_air_takes_theorem_3_with_the_recorded_error(tmp_path: Path) ->
     rate, smoothness = found.run.learning_rate, found.final.constants.smoothness
     assert term.value == pytest.approx(2 * rate * smoothness / 3 * np.mean(expected))
     assert term.value > 0
+
+
+def test_an_edge_round_without_updates_has_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Theorem 3 takes the mean over edge rounds of the cells' errors, summed over their entries."""
+    noted: list[float] = []
+    aggregate = OverTheAir.aggregate
+
+    def noting(uplink: OverTheAir, state: State, *arguments: Any) -> tuple[State, torch.Tensor]:
+        new, error = aggregate(uplink, state, *arguments)
+        noted.append(error.item() * sum(tensor.numel() for tensor in state.values()))
+        return new, error
+
+    monkeypatch.setattr(OverTheAir, "aggregate", noting)
+    settings = ("uplink.name=aircomp", "network.profile=uniform", "network.participants=1", "network.dropout=0.5")
+    folder = train(tmp_path / "run", *settings, "training.edge_rounds=6", "training.rounds=1")
+    assert 0 < len(noted) < 2 * 6  # some edge rounds of the two cells were lost
+    assert records(folder)[0]["aggregation_error"] == pytest.approx(sum(noted) / 6)
 
 
 def test_over_the_air_with_some_clients_shows_both_terms(tmp_path: Path) -> None:
