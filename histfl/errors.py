@@ -7,6 +7,8 @@ from collections.abc import Iterable
 DISK_FAILURES = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS})
 """What the disk, not the user's path, is to blame for."""
 
+LONGEST_REASON = 300
+
 
 class HistflError(Exception):
     """A failure with one readable line for the user; `exit_code` is the command line's."""
@@ -43,6 +45,19 @@ class DivergedError(HistflError):
 
 class StorageError(HistflError):
     """The disk failed: full, read-only or gone."""
+
+
+def missing_extra(what: str, extra: str, error: ImportError) -> UsageError:
+    """`what` needs packages that are not there: the line that installs them."""
+    return UsageError(
+        f"{what} needs the extra {extra} ({in_one_line(error)}); install it with: pip install 'histfl[{extra}]'"
+    )
+
+
+def in_one_line(error: BaseException) -> str:
+    """An error of somebody else's code: its type and message, in one line that is not too long."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return text if len(text) <= LONGEST_REASON else f"{text[:LONGEST_REASON]}..."
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:

@@ -76,7 +76,8 @@ def _explain(model: type[BaseModel], error: ValidationError, place: str) -> str:
         return f"{place}: {'.'.join(map(str, path[:-1]))}: the list is too short{others}"
     message = " or ".join(dict.fromkeys(tried)).removeprefix("Value error, ")
     message += _remedy(model, path, first, tried)
-    value = "" if first["type"] == "missing" else f" = {_shown(first['input'])}"
+    of_a_section = isinstance(first["input"], dict)  # all of which is too much to show
+    value = "" if first["type"] == "missing" or of_a_section else f" = {_shown(first['input'])}"
     return f"{place}: {key}{value}: {message}{others}" if key else f"{place}: {message}{others}"
 
 

@@ -54,7 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _out_of_memory(error: Exception) -> bool:
-    """Whether memory was asked for that is not there; torch has no type of error for a CPU's."""
+    """Whether memory was asked for that is not there; torch, which is not imported for a word of help,
+    has no type of error for a CPU's."""
+    said = str(error)
     return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+        isinstance(error, RuntimeError) and ("can't allocate memory" in said or "out of memory" in said)
     )

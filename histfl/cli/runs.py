@@ -102,6 +102,10 @@ def quickstart(
 
     _needs_out(resume, out)
     names, chosen = ("hist", "hfedavg"), with_precision(settings, precision)
+    if named := [setting for setting in settings if setting.startswith("method.name")]:
+        raise UsageError(
+            f"--set {named[0]}: quickstart compares hist with hfedavg; use histfl run quickstart"
+        )
     configs = {name: load_config("quickstart", [*chosen, f"method.name={name}"]) for name in names}
     folder = out or free_folder("quickstart")
     folders = {name: folder / name for name in names}

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
-from histfl.errors import UsageError
+from histfl.errors import UsageError, in_one_line
 
 MAX_CLASSES = 1_000_000  # more is a slip (a year, an identifier), and its names alone would fill memory
 _INTEGER_DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -145,8 +145,7 @@ def _stack(source: Any) -> tuple[Tensor, Tensor]:
         try:
             item = source[index]
         except Exception as error:  # a user's data set may fail in any way
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
-            raise UsageError(f"{kind}[{index}] fails: {reason}") from error
+            raise UsageError(f"{kind}[{index}] fails: {in_one_line(error)}") from error
         if not isinstance(item, (tuple, list)) or len(item) != 2:
             raise UsageError(f"{kind}[{index}] is a {type(item).__name__}; it must be a pair (input, target)")
         inputs.append(_input_tensor(item[0], f"{kind}[{index}]"))

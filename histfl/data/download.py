@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from histfl.data.store import Source, check_contents, disk_error, locate, places
-from histfl.errors import DataError
+from histfl.errors import DataError, in_one_line
 
 _STAGING_PREFIX = ".histfl-fetch-"
 _AS_STORED = {"Accept-Encoding": "identity"}  # or a server may unpack a .gz, whose checksum then differs
@@ -71,7 +71,7 @@ def _download_file(url: str, path: Path, checksum: str, progress: bool) -> None:
             response.close()  # an answer such as 404 keeps its connection, and pooch leaves it open
         storage = disk_error(error, path) if isinstance(error, OSError) else None
         raise storage or DataError(
-            f"cannot download {url}: {_first_line(error)}; check the network, "
+            f"cannot download {url}: {in_one_line(error)}; check the network, "
             "or copy the files there yourself and name their folder with --data-dir"
         ) from None
     finally:
@@ -89,7 +89,7 @@ def _unpack(archive: Path, folder: Path) -> None:
         with tarfile.open(archive) as tar:
             tar.extractall(folder, filter="data")  # no path outside the folder, no device, no link out
     except (tarfile.TarError, EOFError, zlib.error) as error:
-        raise DataError(f"cannot unpack {archive.name}: {_first_line(error)}; download it again") from None
+        raise DataError(f"cannot unpack {archive.name}: {in_one_line(error)}; download it again") from None
 
 
 def _put_in_place(folder: Path, target: Path, staging: Path) -> None:
@@ -107,11 +107,6 @@ def _already_there(source: Source, data_dir: Path | str | None) -> Path | None:
     except DataError:
         return None
     return folder
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip().splitlines()
-    return text[0][:200] if text else type(error).__name__
 
 
 class _ProgressBar:

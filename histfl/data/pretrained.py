@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from histfl.data.store import places
-from histfl.errors import UsageError
-
-INSTALL_LINE = "pip install 'histfl[lora]'"
+from histfl.errors import UsageError, in_one_line, missing_extra
 
 
 def load_tokenizer(base: str, data_dir: Path | str | None = None) -> Any:
@@ -51,10 +49,10 @@ def _load(kind: str, base: str, data_dir: Path | str | None, **options: Any) -> 
         try:
             return load(str(folder or base), **options)
         except ImportError as error:
-            raise UsageError(f"cannot load {base!r}: {_first_line(error)}; type: {INSTALL_LINE}") from None
+            raise missing_extra(f"the model {base!r}", "lora", error) from None
         except (OSError, ValueError, KeyError) as error:
             raise UsageError(
-                f"cannot load {base!r}: {_first_line(error)}; name a model of the hub that can be reached, or a "
+                f"cannot load {base!r}: {in_one_line(error)}; name a model of the hub that can be reached, or a "
                 "local folder with config.json and weights, or with one GGUF file"
             ) from None
 
@@ -64,8 +62,8 @@ def _library() -> Iterator[Any]:
     """The library `transformers`, without its progress bars meanwhile."""
     try:
         import transformers
-    except ImportError:
-        raise UsageError(f"pretrained models need the package transformers; type: {INSTALL_LINE}") from None
+    except ImportError as error:
+        raise missing_extra("a pretrained model", "lora", error) from None
     logging = transformers.utils.logging
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
@@ -74,7 +72,3 @@ def _library() -> Iterator[Any]:
     finally:
         if shown:
             logging.enable_progress_bar()
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

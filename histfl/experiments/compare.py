@@ -9,7 +9,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from histfl.errors import UsageError
+from histfl.errors import UsageError, missing_extra
 from histfl.experiments.records import Record, scalars
 from histfl.experiments.report import (
     Gathered,
@@ -87,7 +87,5 @@ def frame(records: Sequence[Record]) -> Any:
     try:
         import pandas
     except ImportError as error:
-        raise UsageError(
-            f"to_frame() needs pandas ({error}); install it with: pip install 'histfl[notebook]'"
-        ) from None
+        raise missing_extra("to_frame()", "notebook", error) from None
     return pandas.DataFrame([scalars(record) for record in records]).set_index("round", drop=False)

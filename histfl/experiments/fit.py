@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from histfl.data import TensorData
-from histfl.errors import UsageError
+from histfl.errors import UsageError, in_one_line
 from histfl.partition import training_copy
 from histfl.training.jobs import Loss
 from histfl.training.precision import Precision
@@ -82,9 +82,9 @@ def _attempt(what: str, name: str, inputs: torch.Tensor, compute: Callable[[], A
     try:
         return compute()
     except Exception as error:  # a user's model and loss may fail in any way
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise UsageError(
-            f"the {what} fails on {len(inputs)} {name} samples of shape {tuple(inputs.shape[1:])}: {reason}"
+            f"the {what} fails on {len(inputs)} {name} samples of shape {tuple(inputs.shape[1:])}: "
+            f"{in_one_line(error)}"
         ) from None
 
 

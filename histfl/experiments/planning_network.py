@@ -183,9 +183,10 @@ def plan_network(config: Config, cut: CutModel, draws: int | None = None) -> Net
         raise UsageError(
             "uplink.name = 'ideal' takes no time; a plan weighs computing against sending: use fdma, tdma or aircomp"
         )
-    if not isinstance(config.method.sizes, str):
+    sizes = config.method.sizes
+    if sizes not in ("uniform", "optimised"):
         raise UsageError(
-            f"method.sizes = {list(config.method.sizes)}: a plan compares uniform with optimised sizes; leave the key out"
+            f"method.sizes = {sizes if isinstance(sizes, str) else list(sizes)}: a plan compares uniform with optimised sizes; leave the key out"
         )
     network = build_network(config)
     if draws is None:

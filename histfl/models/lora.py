@@ -21,9 +21,9 @@ from typing import Any, Literal, get_args
 import torch
 from torch import nn
 
-from histfl.data.pretrained import INSTALL_LINE, load_transformer
+from histfl.data.pretrained import load_transformer
 from histfl.data.text import PADDING
-from histfl.errors import UsageError
+from histfl.errors import UsageError, missing_extra
 
 Head = Literal["trained", "frozen"]
 Pooling = Literal["mean", "last"]
@@ -87,8 +87,8 @@ def add_lora(
     """Put LoRA pairs, B at zero, beside the target layers of `transformer` in place, and freeze the rest."""
     try:
         import peft
-    except ImportError:
-        raise UsageError(f"model lora needs the package peft; type: {INSTALL_LINE}") from None
+    except ImportError as error:
+        raise missing_extra("the model lora", "lora", error) from None
     layers = {type(module).__name__ for module in transformer.modules()}
     config = peft.LoraConfig(
         r=rank,

@@ -12,7 +12,7 @@ import torch
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from torch import nn
 
-from histfl.errors import UsageError, did_you_mean
+from histfl.errors import HistflError, UsageError, did_you_mean, in_one_line
 from histfl.models.convolutional import lenet5, resnet18
 from histfl.models.dense import mlp
 from histfl.models.lora import lora
@@ -81,10 +81,10 @@ def import_factory(name: str, *, kind: str, known: Sequence[str]) -> Callable[..
         raise UsageError(f"unknown {kind} {name!r}; {hint} (or package.module:factory)")
     try:
         factory = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:  # a user's module may fail in any way
         raise UsageError(
-            f"{kind} {name!r} cannot be imported: {error}; check the module and PYTHONPATH"
-        ) from None
+            f"{kind} {name!r} cannot be imported: {in_one_line(error)}; check the module and PYTHONPATH"
+        ) from error
     if not callable(factory):
         raise UsageError(f"{kind} {name!r} is not callable; name a function that returns the {kind}")
     return factory  # type: ignore[no-any-return]
@@ -99,6 +99,8 @@ def call_factory(
     except (TypeError, ValueError):
         raise UsageError(f"{place} has no readable signature; name a Python function") from None
     parameters = signature.parameters
+    if own := sorted(options.keys() & offered.keys()):
+        raise UsageError(f"{place}: {own[0]} = {options[own[0]]!r}: histfl gives it; leave it out")
     arguments = {key: value for key, value in offered.items() if key in parameters} | dict(options)
     try:
         signature.bind(**arguments)
@@ -107,5 +109,8 @@ def call_factory(
         raise UsageError(f"{place}: {error}; its options are: {', '.join(takes) or 'none'}") from None
     try:
         return factory(**arguments)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise UsageError(f"{place} with {dict(options)} failed: {error}") from None
+    except HistflError:
+        raise
+    except Exception as error:  # a user's function may fail in any way
+        said = f" with {dict(options)}" if options else ""
+        raise UsageError(f"{place}{said} failed: {in_one_line(error)}") from error

@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from histfl.errors import PartitionError
+from histfl.errors import PartitionError, in_one_line
 from histfl.partition.batchnorm import training_copy
 from histfl.partition.draw import Submodel
 from histfl.partition.extract import extract
@@ -28,7 +28,6 @@ from histfl.partition.forward import (
     map_tensors,
     outputs_of,
     quietly,
-    summary,
     with_tensors,
 )
 from histfl.partition.masks import mask
@@ -77,7 +76,7 @@ class Bench:
                 with quietly(), _Formats() as formats:
                     outputs_of(copy, inputs)
             except Exception as error:
-                failure = summary(error)
+                failure = in_one_line(error)
             else:
                 # A model that casts to float32 by itself, as norms of transformers do, rounds as it does.
                 exact = formats.seen.isdisjoint(_COARSER)
@@ -134,7 +133,7 @@ class Bench:
         try:
             outputs, gradients = self._run(extract(state, submodel), plan.trainable)
         except Exception as error:
-            return f"the cut layer does not run ({summary(error)})", True
+            return f"the cut layer does not run ({in_one_line(error)})", True
         masked = {name: value * mask(submodel, name).to(value) for name, value in state.items()}
         full_outputs, full_gradients = self._run(masked, plan.trainable)
         if [value.shape for value in outputs] != [value.shape for value in full_outputs]:

@@ -9,8 +9,8 @@ import torch_pruning
 from torch import nn
 from torch_pruning.ops import OPTYPE
 
-from histfl.errors import PartitionError
-from histfl.partition.forward import Inputs, copy_of, few_examples, outputs_of, quietly, summary
+from histfl.errors import PartitionError, in_one_line
+from histfl.partition.forward import Inputs, copy_of, few_examples, outputs_of, quietly
 from histfl.partition.units import CutAxis, UnitGroup
 from histfl.partition.walk import CONVOLUTIONS, IN, OUT, Index, Side, Walk, side_of
 
@@ -60,7 +60,9 @@ def _traceable(model: nn.Module) -> nn.Module:
     try:
         copy = copy_of(model).eval()
     except Exception as error:
-        raise PartitionError(f"cannot copy {type(model).__name__} to trace it: {summary(error)}") from error
+        raise PartitionError(
+            f"cannot copy {type(model).__name__} to trace it: {in_one_line(error)}"
+        ) from error
     for parameter in copy.parameters():
         parameter.requires_grad_(parameter.is_floating_point())
         parameter.grad = None
@@ -74,7 +76,7 @@ def _trace(copy: nn.Module, inputs: Inputs) -> Any:
             outputs = outputs_of(copy, inputs)
         except Exception as error:
             raise PartitionError(
-                f"{name} does not run on the example inputs ({summary(error)}); give inputs that it takes"
+                f"{name} does not run on the example inputs ({in_one_line(error)}); give inputs that it takes"
             ) from error
         if not outputs:
             raise PartitionError(
@@ -86,7 +88,7 @@ def _trace(copy: nn.Module, inputs: Inputs) -> Any:
             )
         except Exception as error:
             raise PartitionError(
-                f"cannot trace {name} ({summary(error)}); write the part that cannot be traced with torch.nn "
+                f"cannot trace {name} ({in_one_line(error)}); write the part that cannot be traced with torch.nn "
                 f"layers, or train the model whole with method 'hfedavg'"
             ) from error
 

@@ -92,8 +92,3 @@ def _varied(single: torch.Tensor) -> torch.Tensor:
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(repeated.shape, generator=generator, dtype=torch.float64).to(repeated)
     return repeated + 0.1 * (1.0 + single.abs().mean()) * noise
-
-
-def summary(error: Exception) -> str:
-    """The first line of an error of somebody else's."""
-    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from histfl.errors import UsageError
+from histfl.errors import UsageError, in_one_line
 
 Shape = int | tuple[int, ...]
 
@@ -141,8 +141,9 @@ def draw_channels(channel: Channel, clients: int, antennas: int, generator: torc
     try:
         drawn = channel.draw(clients, antennas, generator, torch.complex128)
     except Exception as error:  # a user's own may fail in any way
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UsageError(f"{place} cannot be drawn: {reason}; see histfl.wireless.Channel") from error
+        raise UsageError(
+            f"{place} cannot be drawn: {in_one_line(error)}; see histfl.wireless.Channel"
+        ) from error
     if not isinstance(drawn, torch.Tensor) or drawn.shape != (clients, antennas):
         shape = tuple(drawn.shape) if isinstance(drawn, torch.Tensor) else type(drawn).__name__
         raise UsageError(

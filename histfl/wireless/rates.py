@@ -17,6 +17,7 @@ from histfl.network.network import Floats
 DEFAULT_BANDWIDTH_HZ = 10e6
 SUB_CHANNEL_HZ = 15e3
 SYMBOL_S = 1e-3 / 14  # an LTE symbol
+MOST_SUB_CHANNELS = 2**52  # more than any model has numbers
 
 
 def fdma_rates(
@@ -107,7 +108,7 @@ def num_sub_channels(bandwidth_hz: float, sub_channel_hz: float = SUB_CHANNEL_HZ
             f"bandwidth_hz = {bandwidth_hz:g} is narrower than one sub-channel of {sub_channel_hz:g} Hz; "
             "widen the band or narrow the sub-channel"
         )
-    return sub_channels
+    return min(sub_channels, MOST_SUB_CHANNELS)
 
 
 def _full_band_rate(snr: Floats, gains: npt.ArrayLike, bandwidth_hz: float) -> Floats:

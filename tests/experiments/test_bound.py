@@ -185,7 +185,12 @@ def test_an_edge_round_without_updates_has_no_error(tmp_path: Path, monkeypatch:
         return new, error
 
     monkeypatch.setattr(OverTheAir, "aggregate", noting)
-    settings = ("uplink.name=aircomp", "network.profile=uniform", "network.participants=1", "network.dropout=0.5")
+    settings = (
+        "uplink.name=aircomp",
+        "network.profile=uniform",
+        "network.participants=1",
+        "network.dropout=0.5",
+    )
     folder = train(tmp_path / "run", *settings, "training.edge_rounds=6", "training.rounds=1")
     assert 0 < len(noted) < 2 * 6  # some edge rounds of the two cells were lost
     assert records(folder)[0]["aggregation_error"] == pytest.approx(sum(noted) / 6)

@@ -319,6 +319,8 @@ def test_bad_files_and_flags(
         (("sweep", *SMALL, "--vary", "seed=1,2", *out), "--vary 'seed=1,2': write it as section.key"),
         (("plan", "paper", "--set", "uplink.name=ideal"), "use fdma, tdma or aircomp"),
         (("plan", "paper", "--set", "method.sizes=[1, 2, 3, 4]"), "leave the key out"),
+        (("plan", "paper", "--set", "method.sizes=proportional"), "leave the key out"),
+        (("quickstart", "--set", "method.name=ist", *out), "quickstart compares hist with hfedavg"),
         (("reproduce", "fig4", "--quick", "--minutes", "0", "--device", "tpu", *out), "device 'tpu'"),
         (("reproduce", "fig4", "--quick", "--minutes", "0", "--engine", "warp", *out), "engine 'warp'"),
         (("reproduce", "fig4", "--quick", "--minutes", "0", "--memory-gb", "0", *out), "--memory-gb 0"),

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -103,8 +105,31 @@ def test_a_users_factory_gets_what_it_asks_for() -> None:
         ("mlp", {"hiden": 3}, "its options are: hidden"),
         ("mlp", {"hidden": -3}, "at least one neuron"),
         ("lenet5", {}, "images"),
+        ("mlp", {"num_classes": 20}, "num_classes = 20: histfl gives it; leave it out"),
+        ("..:x", {}, "cannot be imported: TypeError"),
     ],
 )
 def test_bad_models_are_explained(name: str, options: dict[str, object], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         build_model(name, options, (7,), 2, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("def model(:", "cannot be imported: SyntaxError"),
+        ("1 / 0", "cannot be imported: ZeroDivisionError"),
+        ("def model(): return {}['width']", "failed: KeyError: 'width'"),
+        ("def model(): open('no such file')", "failed: FileNotFoundError"),
+        ("def model(): assert False", "failed: AssertionError"),
+    ],
+)
+def test_a_users_module_that_fails_is_said_in_one_line(
+    code: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"a_users_module_{abs(hash(code))}"
+    (tmp_path / f"{name}.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UsageError, match=said) as raised:
+        build_model(f"{name}:model", {}, (7,), 2, seed=1)
+    assert "\n" not in str(raised.value)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Protocol
 
-from histfl.errors import UsageError
 from histfl.experiments.records import Record
 from histfl.experiments.run import Run
 from histfl.experiments.store import RunFolder
@@ -82,10 +81,3 @@ def telling(
         finished = True
     finally:
         told.close(finished=finished)
-
-
-def missing(extra: str, error: ImportError) -> UsageError:
-    """The install line of an extra that is not there."""
-    return UsageError(
-        f"--{extra} needs the extra of that name ({error}); install it with: pip install 'histfl[{extra}]'"
-    )

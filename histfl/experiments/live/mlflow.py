@@ -10,9 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from histfl.errors import UsageError
+from histfl.errors import UsageError, in_one_line, missing_extra
 from histfl.experiments.config import Config
-from histfl.experiments.live.follower import missing
 from histfl.experiments.records import Record, scalars
 from histfl.experiments.run import Run
 
@@ -36,7 +35,7 @@ class MLflow:
             from mlflow.exceptions import MlflowException
             from mlflow.tracking import MlflowClient
         except ImportError as error:
-            raise missing("mlflow", error) from None
+            raise missing_extra("--mlflow", "mlflow", error) from None
         self._name, self._config, self._folder, self._resume = name, config, folder, resume
         self._metric, self._param = Metric, Param
         store = uri or os.environ.get("MLFLOW_TRACKING_URI") or LOCAL_STORE
@@ -45,9 +44,8 @@ class MLflow:
             known = self._client.get_experiment_by_name(EXPERIMENT)
             self._experiment = known.experiment_id if known else self._client.create_experiment(EXPERIMENT)
         except (MlflowException, OSError) as error:
-            reason = str(error).splitlines()[0]
             raise UsageError(
-                f"--mlflow: the store {store} cannot be used ({reason}); start it, or give --mlflow-uri"
+                f"--mlflow: the store {store} cannot be used ({in_one_line(error)}); start it, or give --mlflow-uri"
             ) from None
 
     @cached_property

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from plotly.colors import hex_to_rgb, unlabel_rgb
 
-from histfl.experiments.live.follower import missing
+from histfl.errors import missing_extra
 from histfl.experiments.pictures import SHARED
 from histfl.experiments.records import Record, scalars
 from histfl.experiments.report.style import GREY, cell_colours
@@ -27,7 +27,7 @@ class TensorBoard:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
-            raise missing("tensorboard", error) from None
+            raise missing_extra("--tensorboard", "tensorboard", error) from None
         self._folder, self._make = folder, SummaryWriter
 
     @cached_property

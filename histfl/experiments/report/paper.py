@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from histfl.errors import UsageError
+from histfl.errors import missing_extra
 from histfl.experiments.report.answer import Table, answer_table, runs_table
 from histfl.experiments.report.figures import AXES, by_cell, part_seconds
 from histfl.experiments.report.folders import Gathered
@@ -43,9 +43,7 @@ def write_figures(folder: Path, gathered: Gathered) -> list[Path]:
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise UsageError(
-            f"--figures needs the extra figures ({error}); install it with: pip install 'histfl[figures]'"
-        ) from None
+        raise missing_extra("--figures", "figures", error) from None
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     groups = groups_of(gathered.runs)

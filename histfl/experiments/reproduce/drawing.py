@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from histfl.errors import UsageError
+from histfl.errors import missing_extra
 from histfl.experiments.report.figures import laid_out
 from histfl.experiments.report.paper import STYLE
 from histfl.experiments.report.style import LINE_COLOURS, band_colour
@@ -92,9 +92,7 @@ def svg(panels: Sequence[Panel]) -> bytes:
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise UsageError(
-            f"drawing the page needs the extra figures ({error}); install it with: pip install 'histfl[figures]'"
-        ) from None
+        raise missing_extra("drawing the page", "figures", error) from None
     width, height = PANEL_INCHES
     drawn = io.BytesIO()
     with matplotlib.rc_context(SVG_STYLE):

@@ -231,5 +231,8 @@ def _command(artefact: Artefact, arm: Arm, summary: Mapping[str, Any]) -> str:
 def _json(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
-    found: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    try:
+        found: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise CheckpointError(f"{path} is damaged ({error}); remove it") from None
     return found
