@@ -14,8 +14,10 @@ from histfl.experiments.store import RunFolder
 def made_up_rounds(
     config: Config, *, rounds: int, offset: float = 0.0, error: float = 0.0
 ) -> list[dict[str, Any]]:
-    """Accuracy rises to 0.9 + offset; hierarchical FedAvg sends four times as much a round."""
-    cells = config.network.cells
+    """Accuracy rises to 0.9 + offset; hierarchical FedAvg sends four times as much a round. Where a number of
+    cells takes part, they are the next ones in every round."""
+    sampled = config.network.active_cells
+    cells = sampled if isinstance(sampled, int) else config.network.cells
     factor = 4.0 if config.method.name == "hfedavg" else 1.0
     return [
         {
@@ -36,6 +38,9 @@ def made_up_rounds(
                 "slowest_cell": 0,
                 "cell_seconds": [0.11 * factor / (cell + 1) for cell in range(cells)],
             },
+            "active_cells": [(number + place) % config.network.cells for place in range(cells)]
+            if sampled != "all"
+            else None,
             "submodel_parameters": [1000 + number * cell for cell in range(cells)],
             "units": [[4]] * cells,
             "cap": None,

@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 from PIL import Image
 from runs_for_tests import write_run
 
+from histfl.experiments.report import gather, groups_of
 from histfl.experiments.report.answer import Cell, Column, Table
-from histfl.experiments.report.paper import as_csv, as_latex, latex
+from histfl.experiments.report.figures import size_figure, size_lines
+from histfl.experiments.report.paper import as_csv, as_latex, draw_sizes, latex
 
-pytest.importorskip("matplotlib", reason="the extra figures is not installed")
+Figure = pytest.importorskip("matplotlib.figure", reason="the extra figures is not installed").Figure
 PLOTS = (
     "accuracy-megabytes-per-client",
     "accuracy-simulated-seconds",
@@ -26,6 +28,21 @@ PLOTS = (
     "latency-by-part",
     "sizes",
 )
+
+
+def test_sampled_cells_and_many_are_a_band(tmp_path: Path) -> None:
+    """Their places in a round's list are not the same cells in every round."""
+    write_run(tmp_path / "sampled", "network.cells=4", "network.active_cells=2")
+    write_run(tmp_path / "many", "network.clients=40", "network.cells=20")
+    write_run(tmp_path / "few", "network.cells=4")
+    labels = {group.label: group for group in groups_of(gather([tmp_path]).runs)}
+    for name, lines, bands in [("sampled", 1, 1), ("many", 1, 1), ("few", 4, 0)]:
+        axes = Figure().subplots()
+        draw_sizes(axes, [labels[name]])
+        assert (len(axes.lines), len(axes.collections)) == (lines, bands), name
+        assert len(size_figure([labels[name]]).data) == 1 + bands
+    (line,), (low, high) = (size_lines(labels["sampled"]).lines, size_lines(labels["sampled"]).band)
+    assert (low[-1], line[-1], high[-1]) == (1000, 1003, 1006)  # of the sixth round
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import plotly.graph_objects as go
@@ -53,7 +54,7 @@ def _lines(groups: Sequence[Group], x: str, y: str, title: str) -> go.Figure:
 
 
 def _band(across: Floats, values: Floats, index: int, name: str) -> go.Scatter:
-    """From the lowest to the highest of the seeds."""
+    """From the lowest to the highest of `values` [one, point]."""
     return go.Scatter(
         x=np.concatenate((across, across[::-1])),
         y=np.concatenate((values.max(axis=0), values.min(axis=0)[::-1])),
@@ -108,24 +109,19 @@ def cell_figure(groups: Sequence[Group]) -> go.Figure:
 
 
 def size_figure(groups: Sequence[Group]) -> go.Figure:
-    """Parameters of every cell's submodel over the rounds (of the first seed); a band where cells are many."""
+    """Parameters of every cell's submodel over the rounds; a band where cells are many."""
     figure = go.Figure()
     for index, group in enumerate(groups):
-        sizes = by_cell(group, lambda record: record["submodel_parameters"]).T
-        rounds = np.array([group.runs[0].records[i]["round"] for i in group.shown], dtype=float)
-        keep = np.unique(np.linspace(0, len(rounds) - 1, min(SIZE_POINTS, len(rounds))).astype(int))
-        if (sizes == sizes[:, :1]).all():
-            keep = np.unique([0, len(rounds) - 1])
-        rounds, sizes = rounds[keep], sizes[:, keep]
+        shown = size_lines(group)
+        rounds, lines = shown.rounds, shown.lines
         name = shown_name(group.label)
-        if len(sizes) > SIZE_CELLS or group.runs[0].records[0].get("active_cells") is not None:
-            figure.add_trace(_band(rounds, sizes, index, name))
-            sizes = sizes.mean(axis=0, keepdims=True)
-        gap = np.full((len(sizes), 1), np.nan)  # ends a cell's line, so that one trace holds all cells
+        if shown.band is not None:
+            figure.add_trace(_band(rounds, shown.band, index, name))
+        gap = np.full((len(lines), 1), np.nan)  # ends a cell's line, so that one trace holds all cells
         figure.add_scatter(
-            x=np.hstack((np.tile(rounds, (len(sizes), 1)), gap)).ravel(),
-            y=np.hstack((sizes, gap)).ravel(),
-            text=np.repeat([f"cell {cell}" for cell in range(len(sizes))], len(rounds) + 1),
+            x=np.hstack((np.tile(rounds, (len(lines), 1)), gap)).ravel(),
+            y=np.hstack((lines, gap)).ravel(),
+            text=np.repeat(shown.names, len(rounds) + 1),
             name=name,
             legendgroup=str(index),
             mode="lines" if len(rounds) > 1 else "markers",
@@ -149,6 +145,32 @@ def cell_means(group: Group) -> tuple[Ints, Floats]:
     cells, places = np.unique(np.array(active), return_inverse=True)
     times = np.bincount(places.ravel())
     return cells, np.bincount(places.ravel(), seconds.ravel()) / times
+
+
+@dataclass(frozen=True)
+class SizeLines:
+    """Sizes of submodels [line, round], a line a cell; or one line, the cells' mean, and as `band` [2, round]
+    their smallest and largest."""
+
+    rounds: Floats
+    lines: Floats
+    names: list[str]
+    band: Floats | None = None
+
+
+def size_lines(group: Group) -> SizeLines:
+    """The sizes of the group's first seed. Cells that are many, or sampled and so not the same in every
+    round, are drawn as a band."""
+    sizes = by_cell(group, lambda record: record["submodel_parameters"]).T
+    rounds = np.array([group.runs[0].records[i]["round"] for i in group.shown], dtype=float)
+    keep = np.unique(np.linspace(0, len(rounds) - 1, min(SIZE_POINTS, len(rounds))).astype(int))
+    if (sizes == sizes[:, :1]).all():
+        keep = np.unique([0, len(rounds) - 1])
+    rounds, sizes = rounds[keep], sizes[:, keep]
+    if len(sizes) <= SIZE_CELLS and group.runs[0].records[0].get("active_cells") is None:
+        return SizeLines(rounds, sizes, [f"cell {cell}" for cell in range(len(sizes))])
+    band = np.stack((sizes.min(axis=0), sizes.max(axis=0)))
+    return SizeLines(rounds, sizes.mean(axis=0, keepdims=True), ["mean of the cells"], band)
 
 
 def by_cell(group: Group, read: Callable[[Record], Sequence[float]]) -> Floats:

@@ -11,7 +11,7 @@ from typing import Any
 
 from histfl.errors import missing_extra
 from histfl.experiments.report.answer import Table, answer_table, runs_table
-from histfl.experiments.report.figures import AXES, by_cell, part_seconds
+from histfl.experiments.report.figures import AXES, part_seconds, size_lines
 from histfl.experiments.report.folders import Gathered
 from histfl.experiments.report.groups import Group, groups_of
 from histfl.experiments.report.style import COLOURS, LINE_COLOURS
@@ -115,7 +115,7 @@ def _plots(groups: Sequence[Group]) -> Iterator[tuple[str, Callable[[Any], None]
     for key in AXES:
         yield f"accuracy-{key.replace('_', '-')}", partial(_accuracy, groups=groups, key=key)
     yield "latency-by-part", partial(_parts, groups=groups)
-    yield "sizes", partial(_sizes, groups=groups)
+    yield "sizes", partial(draw_sizes, groups=groups)
 
 
 def _accuracy(axes: Any, groups: Sequence[Group], key: str) -> None:
@@ -142,12 +142,14 @@ def _parts(axes: Any, groups: Sequence[Group]) -> None:
     axes.legend()
 
 
-def _sizes(axes: Any, groups: Sequence[Group]) -> None:
+def draw_sizes(axes: Any, groups: Sequence[Group]) -> None:
+    """Parameters of every cell's submodel over the rounds; a band where cells are many."""
     for index, group in enumerate(groups):
-        sizes = by_cell(group, lambda record: record["submodel_parameters"])
-        rounds = group.column("round")[0]
-        for cell, line in enumerate(sizes.T):
-            axes.plot(rounds, line, label=group.label if cell == 0 else None, **_style(index))
+        shown, style = size_lines(group), _style(index)
+        for place, line in enumerate(shown.lines):
+            axes.plot(shown.rounds, line, label=group.label if place == 0 else None, **style)
+        if shown.band is not None:
+            axes.fill_between(shown.rounds, *shown.band, color=style["color"], alpha=0.2, linewidth=0)
     axes.set(xlabel=AXES["round"], ylabel="parameters of a cell's submodel")
     axes.set_ylim(bottom=0)
     axes.legend()
