@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from histfl.experiments.config import Config, preset_names
+from histfl.experiments.config import Config
+from histfl.experiments.loading import preset_names
 from histfl.models import MODELS
 from histfl.settings import SMALLEST
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,7 +62,8 @@ def run_all(
 
     Of several, one that diverges is said and left out of the summaries, and the others go on.
     """
-    from histfl.experiments.build import build, load_ingredients
+    from histfl.experiments.build import check, prepare
+    from histfl.experiments.config import unread
     from histfl.experiments.live import LivePage, telling
     from histfl.experiments.progress import progress
     from histfl.experiments.report import gather, write_report
@@ -73,23 +75,24 @@ def run_all(
     if choices.resume and not any(RunFolder(path).checkpoint_path.exists() for path in folders.values()):
         warn(f"--resume: there is no checkpoint in {top}; the run begins with round 1")
     page = LivePage(top / "report.html", f"histfl: {top.name}", folders.values())
+    naming = _naming if len(configs) > 1 else nullcontext
+    for name, config in configs.items():  # before the first trains, which may take long
+        with naming(name):
+            check(config)
+    for reason in unread(list(configs.values())):
+        warn(reason)
     summaries = {}
     with interruptible(top):
         for name, config in configs.items():
             followers = choices.followers(name, config, folders[name])
-            try:
-                ingredients = load_ingredients(config, data_dir=choices.data_dir)
-                experiment = build(
+            with naming(name):
+                experiment = prepare(
                     config,
-                    ingredients,
+                    data_dir=choices.data_dir,
                     device=choices.device,
                     engine=choices.engine,
                     memory_gb=choices.memory_gb,
                 )
-            except UsageError as error:
-                if len(configs) == 1:
-                    raise
-                raise UsageError(f"{name}: {error}") from error
             folder = RunFolder(folders[name])
             with (
                 progress(name, config.training.rounds, Console(stderr=True)) as show,
@@ -109,6 +112,15 @@ def run_all(
         raise DivergedError(f"all {len(configs)} runs diverged")
     write_report(page.path, page.title, gather(page.folders))
     return summaries
+
+
+@contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """A UsageError names the run that it is about."""
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(f"{name}: {error}") from error
 
 
 def complain_of_missing(configs: Mapping[str, Config], summaries: Mapping[str, object]) -> None:

@@ -45,7 +45,7 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Train once; the folder gets records, a checkpoint, the model, a summary and a report."""
-    from histfl.experiments.config import load_config
+    from histfl.experiments.loading import load_config
 
     config = load_config(source, with_precision(settings, precision))
     _needs_out(resume, out)
@@ -98,7 +98,7 @@ def quickstart(
     as_json: Json = False,
 ) -> None:
     """HIST against hierarchical FedAvg on embedded images, in under a minute."""
-    from histfl.experiments.config import load_config
+    from histfl.experiments.loading import load_config
 
     _needs_out(resume, out)
     names, chosen = ("hist", "hfedavg"), with_precision(settings, precision)

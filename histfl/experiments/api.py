@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from torch import nn
 from histfl.data import train_and_test
 from histfl.errors import UsageError
 from histfl.experiments.build import Ingredients, build
-from histfl.experiments.config import Config, DataSettings, MethodSettings, TrainingSettings
+from histfl.experiments.config import Config, DataSettings, MethodSettings, TrainingSettings, unread
 from histfl.experiments.run import OnRound, Run, execute
 from histfl.experiments.store import RunFolder
 from histfl.network import Network
@@ -22,6 +23,7 @@ from histfl.settings import checked
 from histfl.training.jobs import Loss
 
 # Where each further keyword of `train` belongs in the configuration.
+_log = logging.getLogger(__name__)
 _HOMES = {
     **{
         key: ("data", key)
@@ -93,6 +95,8 @@ def train(
         if value is not None:
             sections.setdefault(section, {})[key] = _plain(value)
     config = checked(Config, sections, "train()")
+    for reason in unread([config]):
+        _log.warning("train(): %s", reason)
     ingredients = Ingredients(copy_of(model), train_data, test_data, network)
     experiment = build(config, ingredients, device=device, engine=engine, memory_gb=memory_gb, loss=loss)
     run = execute(experiment, RunFolder(Path(out)) if out else None, resume=resume, on_round=on_round)

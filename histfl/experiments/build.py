@@ -17,7 +17,7 @@ from histfl.engines import choose_engine
 from histfl.errors import DataError, UsageError
 from histfl.experiments.config import Config, UplinkSettings
 from histfl.experiments.fit import EXAMPLES, check_fit, check_parameters, check_precision
-from histfl.experiments.sizes import size_policy
+from histfl.experiments.sizes import check_shares, size_policy
 from histfl.models import MODELS, build_model
 from histfl.models.lora import DEFAULT_BASE
 from histfl.models.registry import call_factory, check_options, import_factory
@@ -79,10 +79,32 @@ class Ingredients:
     network: Network
 
 
+def prepare(
+    config: Config,
+    *,
+    data_dir: Path | None = None,
+    device: str | torch.device = "auto",
+    engine: str = "auto",
+    memory_gb: float | None = None,
+) -> Experiment:
+    """The run that a configuration describes, with the model, data and network that it names."""
+    ingredients = load_ingredients(config, data_dir=data_dir)
+    return build(config, ingredients, device=device, engine=engine, memory_gb=memory_gb)
+
+
+def check(config: Config) -> Network:
+    """The network of `config`; a UsageError where settings do not fit together, as far as that can be told
+    before data are read and a model is cut, which may take long."""
+    check_options(config.model.name, config.model.options)
+    network = build_network(config)
+    build_participation(config).check(network)
+    check_shares(config.method, network.num_cells)
+    return network
+
+
 def load_ingredients(config: Config, *, data_dir: Path | None = None) -> Ingredients:
     """The model, data and network that a configuration names."""
-    check_options(config.model.name, config.model.options)  # before data are read, which may take long
-    network = build_network(config)
+    network = check(config)
     train, test = load_data(config, data_dir)
     if not train.inputs.is_floating_point() and config.model.name in MODELS and config.model.name != "lora":
         raise UsageError(

@@ -1,19 +1,16 @@
-"""A run's configuration: the TOML file, `--set` and Python share these keys and defaults."""
+"""A run's settings: the TOML file, `--set` and Python share these keys and defaults."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Collection, Mapping, Sequence
-from importlib import resources
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tomli_w
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from histfl.errors import UsageError
+from histfl.data import DATASETS
 from histfl.network.file import MAX_CLIENTS
 from histfl.network.network import DEFAULT_CPU_HZ, DEFAULT_SNR_DB, DEFAULT_TRANSMIT_POWER_W
 from histfl.settings import (
@@ -26,8 +23,6 @@ from histfl.settings import (
     Settings,
     Switch,
     Whole,
-    checked,
-    read_toml,
 )
 from histfl.training.precision import Precision
 from histfl.wireless.latency import CYCLES_PER_STEP, SWITCHED_CAPACITANCE
@@ -282,73 +277,50 @@ def without(
     }
 
 
-def preset_names() -> list[str]:
-    """The configurations that come with the package."""
-    folder = resources.files("histfl.experiments") / "presets"
-    return sorted(
-        entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml")
-    )
+READ_WITH: tuple[tuple[str, Collection[str], tuple[str, ...]], ...] = (
+    ("data.split", ("dirichlet",), ("data.cell_concentration", "data.client_concentration")),
+    (
+        "data.name",
+        [name for name, source in DATASETS.items() if source.load_text],
+        ("data.strip", "data.max_length", "data.tokenizer"),
+    ),
+    ("method.name", ("overlap",), ("method.shared",)),
+    ("method.sizes", ("optimised", "proportional"), ("method.cap",)),
+    (
+        "uplink.name",
+        ("fdma", "tdma", "aircomp"),
+        ("uplink.bandwidth_hz", "uplink.antennas", "uplink.channel"),
+    ),
+    ("uplink.name", ("fdma", "tdma", "aircomp"), ("network.snr_db", "network.transmit_power_w")),
+    ("uplink.name", ("fdma", "tdma"), ("uplink.double_count_clients",)),
+    ("uplink.name", ("fdma",), ("uplink.noise_scales_with_band",)),
+    ("uplink.name", ("aircomp",), ("uplink.paper_power", "uplink.normalise", "uplink.signal")),
+    ("uplink.channel", ("rician",), ("uplink.k_factor_db",)),
+)
+"""Settings that only some choices read: the choice, its values that do, the settings."""
 
 
-def load_config(source: str, settings: Sequence[str] = ()) -> Config:
-    """A preset's or a file's configuration, changed by `section.key=value` settings.
+def unread(configs: Sequence[Config]) -> list[str]:
+    """The settings that differ from their defaults and that none of the runs reads, each with the reason.
 
-    A relative network file lies beside the file that names it, one in a setting below the working folder.
+    They are no mistake where runs differ in the choice, as in a comparison; where none reads one, its user
+    should be told.
     """
-    if source in preset_names():
-        text = (resources.files("histfl.experiments") / "presets" / f"{source}.toml").read_text("utf-8")
-        tables, place = tomllib.loads(text), f"preset {source}"
-    elif Path(source).is_file():
-        tables, place = read_toml(Path(source)), source
-        _locate_profile(tables, Path(source).parent)
-    else:
-        raise UsageError(
-            f"{source!r} is neither a file nor a preset; the presets are: {', '.join(preset_names())}"
-        )
-    apply_settings(tables, settings)
-    _locate_profile(tables, Path())
-    return checked(Config, tables, f"{place} with --set" if settings else place)
+    reasons = [_unread(config) for config in configs]
+    return [reason for key, reason in reasons[0].items() if all(key in others for others in reasons)]
 
 
-def _locate_profile(tables: Mapping[str, Any], folder: Path) -> None:
-    """A network file by its absolute path, so that the configuration means the same wherever it is read."""
-    network = tables.get("network")
-    if not isinstance(network, dict):
-        return
-    profile = network.get("profile")
-    if isinstance(profile, str) and profile.endswith(".toml"):
-        network["profile"] = str((folder / profile).resolve())
+def _unread(config: Config) -> dict[str, str]:
+    """By the setting's key."""
+    every, changed = (_flat(config.model_dump(mode="json", exclude_defaults=only)) for only in (False, True))
+    return {
+        key: f"{key} = {changed[key]!r} is not read with {choice} = {every[choice]!r}"
+        for choice, values, keys in READ_WITH
+        if every[choice] not in values
+        for key in keys
+        if key in changed
+    }
 
 
-def apply_settings(tables: dict[str, Any], settings: Sequence[str]) -> None:
-    """Put `section.key=value` settings into `tables`, in their order; a value is TOML, or else plain text.
-
-    Another model than the tables' own takes none of their options, and another network file none of their
-    numbers of cells and clients; what the settings give stays.
-    """
-    parsed = [_parsed(setting) for setting in settings]
-    given = {(section, key): value for section, key, value in parsed}
-    model, network = tables.get("model"), tables.get("network")
-    name, profile = given.get(("model", "name")), given.get(("network", "profile"))
-    if name is not None and isinstance(model, dict) and model.get("name", DEFAULT_MODEL) != name:
-        tables["model"] = {}
-    file = str(Path(str(profile)).resolve()) if str(profile).endswith(".toml") else None
-    if file and isinstance(network, dict) and network.get("profile") != file:
-        tables["network"] = {key: value for key, value in network.items() if key not in ("cells", "clients")}
-    for setting, (section, key, value) in zip(settings, parsed, strict=True):
-        table = tables.setdefault(section, {})
-        if not isinstance(table, dict):
-            raise UsageError(f"--set {setting!r}: {section!r} is not a section")
-        table[key] = value
-
-
-def _parsed(setting: str) -> tuple[str, str, Any]:
-    """Section, key and value."""
-    path, equals, text = setting.partition("=")
-    section, dot, key = path.strip().partition(".")
-    if not (equals and dot and key):
-        raise UsageError(f"--set {setting!r}: write it as section.key=value, for example training.rounds=20")
-    try:
-        return section, key, tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return section, key, text.strip()
+def _flat(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    return {f"{section}.{key}": value for section, keys in tables.items() for key, value in keys.items()}

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from histfl.errors import UsageError, did_you_mean
-from histfl.experiments.config import Config, apply_settings, load_config, preset_names
+from histfl.experiments.config import Config
+from histfl.experiments.loading import apply_settings, load_config, preset_names
 from histfl.experiments.planning_network import NetworkPlan, cut_model, plan_network
 from histfl.models import MODELS
 from histfl.network import Network

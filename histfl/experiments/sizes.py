@@ -46,10 +46,7 @@ def _counts(settings: MethodSettings, plan: Plan, num_cells: int, num_active: in
     if settings.sizes == "uniform" or not plan.groups:
         return lambda schedules, cost: even
     if isinstance(settings.sizes, tuple):
-        if len(settings.sizes) != num_cells:
-            raise UsageError(
-                f"method.sizes has {len(settings.sizes)} shares for {num_cells} cells; give one share a cell"
-            )
+        check_shares(settings, num_cells)
         shares = np.array(settings.sizes)
         return lambda schedules, cost: share_counts(
             plan, shares[[schedule.cell for schedule in schedules]], shared=shared
@@ -61,6 +58,14 @@ def _counts(settings: MethodSettings, plan: Plan, num_cells: int, num_active: in
         )
     policy, layers = policy_named(settings.sizes), cut_layers(plan, shared)
     return lambda schedules, cost: policy(SizingProblem(layers, cost, settings.cap))
+
+
+def check_shares(settings: MethodSettings, num_cells: int) -> None:
+    """A UsageError where `method.sizes` is a list, and not one of a share a cell."""
+    if isinstance(settings.sizes, tuple) and len(settings.sizes) != num_cells:
+        raise UsageError(
+            f"method.sizes has {len(settings.sizes)} shares for {num_cells} cells; give one share a cell"
+        )
 
 
 def cut_layers(plan: Plan, shared: float = 0.0) -> CutLayers:

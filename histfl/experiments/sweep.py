@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from histfl.errors import UsageError
 from histfl.experiments.arms import Arm
-from histfl.experiments.config import load_config
+from histfl.experiments.loading import load_config
 
 
 def arms(source: str, settings: Sequence[str], varied: Sequence[str]) -> Iterator[Arm]:

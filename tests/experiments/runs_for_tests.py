@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from histfl.experiments.config import Config, load_config
+from histfl.experiments.config import Config
+from histfl.experiments.loading import load_config
 from histfl.experiments.records import summarise
 from histfl.experiments.store import RunFolder
 

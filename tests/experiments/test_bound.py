@@ -19,7 +19,8 @@ from histfl.experiments.bound import bound_of
 from histfl.experiments.bound_page import bound_figure, sentences
 from histfl.experiments.bound_run import BoundRun
 from histfl.experiments.build import build, load_ingredients
-from histfl.experiments.config import Config, load_config
+from histfl.experiments.config import Config
+from histfl.experiments.loading import load_config
 from histfl.experiments.run import execute
 from histfl.experiments.store import RunFolder
 from histfl.partition import State

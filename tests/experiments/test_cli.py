@@ -224,6 +224,18 @@ def test_doctor_and_data_commands(histfl_command: Command, tmp_path: Path) -> No
     assert sum(map(sum, mix["clients"])) <= 12_000
 
 
+def test_a_sweep_tells_a_bad_arm_before_the_first_one_trains(histfl_command: Command, tmp_path: Path) -> None:
+    for varied, said in [
+        ("network.participants=2,9", "network.participants=9: participants = 9, but the largest cell has 2"),
+        ("method.sizes=uniform,[1,2]", "2 shares for 4 cells"),
+        ("network.active_cells=2,5", "active_cells = 5, but the network has 4 cells"),
+    ]:
+        answer = histfl_command("sweep", *SMALL, "--vary", varied, "--out", tmp_path / "sweep")
+        assert answer.code == 2
+        assert said in answer.err
+        assert not (tmp_path / "sweep").exists()
+
+
 BAD_SETTINGS = [
     ("training.round=3", "did you mean 'rounds'"),
     ("trainng.rounds=3", "did you mean 'training'"),

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from conftest import Answer
 
-from histfl.experiments.config import Config, TrainingSettings, load_config
+from histfl.experiments.config import Config, TrainingSettings
+from histfl.experiments.loading import load_config
 from histfl.experiments.planning import PlanRequest
 
 

@@ -10,8 +10,8 @@ import pytest
 from conftest import SMALL
 from runs_for_tests import made_up_rounds, write_run
 
-from histfl.experiments.config import load_config
 from histfl.experiments.live import LivePage, page, telling
+from histfl.experiments.loading import load_config
 from histfl.experiments.records import scalars
 from histfl.experiments.store import RunFolder
 

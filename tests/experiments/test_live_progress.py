@@ -10,7 +10,7 @@ from rich.console import Console
 from runs_for_tests import made_up_rounds
 
 from histfl.experiments import progress as module
-from histfl.experiments.config import load_config
+from histfl.experiments.loading import load_config
 from histfl.experiments.progress import progress
 
 RECORDS: list[dict[str, Any]] = made_up_rounds(load_config("quickstart"), rounds=4)

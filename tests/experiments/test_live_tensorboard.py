@@ -14,9 +14,9 @@ import pytest
 from conftest import SMALL
 from runs_for_tests import made_up_rounds
 
-from histfl.experiments.config import load_config
 from histfl.experiments.live import TensorBoard, telling
 from histfl.experiments.live.tensorboard import partition_image
+from histfl.experiments.loading import load_config
 from histfl.experiments.records import Record, scalars
 from histfl.experiments.report.style import LINE_COLOURS
 from histfl.experiments.store import RunFolder

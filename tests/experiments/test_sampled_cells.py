@@ -10,7 +10,7 @@ import pytest
 from histfl.errors import UsageError
 from histfl.experiments.bound import bound_of
 from histfl.experiments.build import build, load_ingredients
-from histfl.experiments.config import load_config
+from histfl.experiments.loading import load_config
 from histfl.experiments.planning import PlanRequest, make_plan
 from histfl.experiments.records import scalars
 from histfl.experiments.report import gather, groups_of, write_report

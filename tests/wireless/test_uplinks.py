@@ -16,7 +16,7 @@ from uplink_cases import TRAINING, data, experiment, model
 import histfl
 from histfl.engines import ReferenceEngine
 from histfl.errors import UsageError
-from histfl.experiments.config import load_config
+from histfl.experiments.loading import load_config
 from histfl.experiments.run import Run, execute
 from histfl.network import Network
 from histfl.training import CellJob, CellResult

@@ -25,7 +25,7 @@ from rich.console import Console
 
 from histfl.errors import DivergedError, HistflError
 from histfl.experiments.arms import Arm
-from histfl.experiments.build import build, load_ingredients
+from histfl.experiments.build import prepare
 from histfl.experiments.config import Config
 from histfl.experiments.progress import progress
 from histfl.experiments.records import Record
@@ -192,8 +192,13 @@ def _finish(work: Work, how: How, late: Callable[[], bool], show: OnRound) -> Ou
             continue
         if late():
             return "left"
-        ingredients = load_ingredients(config, data_dir=how.data_dir)
-        experiment = build(config, ingredients, device=how.device, engine=how.engine, memory_gb=how.memory_gb)
+        experiment = prepare(
+            config,
+            data_dir=how.data_dir,
+            device=how.device,
+            engine=how.engine,
+            memory_gb=how.memory_gb,
+        )
         try:
             execute(experiment, folder, resume=True, on_round=on_round)
         except _OutOfTime:
