@@ -1,5 +1,6 @@
 """Nothing is lost on interruption, and a resumed run equals an uninterrupted one bit by bit."""
 
+import itertools
 import os
 import random
 import re
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -63,14 +65,11 @@ def wait_for_rounds(out: Path, rounds: int, process: "subprocess.Popen[str]") ->
     pytest.fail(f"the run ended before round {rounds}: {process.communicate()}")
 
 
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_killed_at_any_moment_and_resumed(
-    histfl_command: Command, tmp_path: Path, options: list[str]
-) -> None:
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
+def test_killed_and_resumed(histfl_command: Command, tmp_path: Path) -> None:
+    whole, parts, options = tmp_path / "whole", tmp_path / "parts", OPTIONS["aircomp"]
     assert histfl_command("run", *LONG, *options, "--out", whole).code == 0
     moments = random.Random(1)
-    for rounds in (1, 5, 9):
+    for rounds in (1, 6):
         process = start(parts, *options, "--resume")
         wait_for_rounds(parts, rounds, process)
         time.sleep(moments.random() * 0.05)
@@ -79,6 +78,38 @@ def test_killed_at_any_moment_and_resumed(
     assert histfl_command("run", *LONG, *options, "--out", parts, "--resume").code == 0
     for name in SAME:
         assert (whole / name).read_bytes() == (parts / name).read_bytes(), name
+
+
+class Killed(BaseException):
+    """What nothing in the product expects."""
+
+
+@pytest.mark.parametrize("options", [OPTIONS["hist"], OPTIONS["sampled"]], ids=["hist", "sampled"])
+def test_ended_at_any_write_and_resumed(
+    histfl_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    """The process ends while it writes its first file, its second one, and so on up to its last."""
+    command = ("run", *SMALL, "--set", "training.rounds=2", *options)
+    assert histfl_command(*command, "--out", tmp_path / "whole").code == 0
+    real, left = os.fsync, 0
+
+    def fsync(descriptor: int) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise Killed
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    for moment in itertools.count(1):
+        left, parts = moment, tmp_path / f"ended-{moment}"
+        with suppress(Killed):
+            histfl_command(*command, "--out", parts)
+            break  # it has no more to write
+        assert histfl_command(*command, "--out", parts, "--resume").code == 0
+        for name in SAME:
+            assert (tmp_path / "whole" / name).read_bytes() == (parts / name).read_bytes(), (moment, name)
+    assert moment > 2 * 2 + 3  # a record and a checkpoint a round, model, summary and configuration
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
