@@ -65,13 +65,14 @@ def plots_html(plots: Sequence[Plot], key: str) -> str:
 
 
 def _plot(plot: Plot, key: str) -> str:
-    figure = go.Figure(plot.figure).update_layout(template=None)  # the page brings its own
+    figure = plot.figure.to_dict()
+    figure["layout"].pop("template", None)  # the page brings its own
     return (
         f"<figure><figcaption><b>{escape(plot.title)}</b>{escape(plot.description)}</figcaption>"
         f'<div class="plot" id="plot-{key}" data-figure="data-{key}" role="img" '
-        f'style="min-height:{figure.layout.height or 450}px" '
+        f'style="min-height:{plot.figure.layout.height or 450}px" '
         f'aria-label="{escape(plot.title)}. {escape(plot.description)}"></div>'
-        f'<script type="application/json" id="data-{key}">{script_json(plotly.io.to_json(figure))}</script></figure>'
+        f'<script type="application/json" id="data-{key}">{script_json(plotly.io.to_json(figure, validate=False))}</script></figure>'
     )
 
 
