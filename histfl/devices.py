@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.util import find_spec
 
 import torch
+
+from histfl.errors import UsageError
 
 
 def triton_installed() -> bool:
     """Whether kernels of our own can be compiled for a GPU (torch for CUDA brings Triton)."""
     return find_spec("triton") is not None
+
+
+@cache
+def numba_installed() -> bool:
+    """Whether kernels of our own can be compiled for a CPU (the extra fast)."""
+    return find_spec("numba") is not None
+
+
+def choose_device(name: str | torch.device) -> torch.device:
+    """`auto` takes a CUDA GPU where there is one."""
+    name = str(name)
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UsageError("device cuda: torch sees no CUDA GPU here; use cpu")
+    if name not in ("cpu", "cuda"):
+        raise UsageError(f"device {name!r}: use auto, cpu or cuda")
+    return torch.device(name)
 
 
 def moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -21,13 +21,22 @@ def data_list(as_json: Json = False) -> None:
     """The data sets that histfl knows."""
     from histfl.data import DATASETS
 
-    rows = [{"name": s.name, "description": s.description, "licence": s.licence} for s in DATASETS.values()]
+    rows = [
+        {
+            "name": source.name,
+            "description": source.description,
+            "licence": source.licence,
+            "download_megabytes": source.download_megabytes,
+        }
+        for source in DATASETS.values()
+    ]
     if as_json:
         print_json({"datasets": rows})
         return
-    table = Table("name", "what it is", "licence", box=None)
+    table = Table("name", "what it is", "licence", "download", box=None)
     for row in rows:
-        table.add_row(*row.values())
+        *words, megabytes = row.values()
+        table.add_row(*map(str, words), f"{megabytes:g} MB" if megabytes else "comes with histfl")
     console().print(table)
 
 

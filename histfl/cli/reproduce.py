@@ -68,8 +68,8 @@ def _command(names: Sequence[str]) -> Callable[..., None]:
         ] = False,
         as_json: Json = False,
     ) -> None:
+        from histfl.devices import choose_device
         from histfl.engines.choose import check_engine
-        from histfl.experiments.build import choose_device
         from histfl.experiments.reproduce.artefacts import artefacts, scale_for
         from histfl.experiments.reproduce.runner import How
 

@@ -19,9 +19,7 @@ _STAGING_PREFIX = ".histfl-fetch-"
 _AS_STORED = {"Accept-Encoding": "identity"}  # or a server may unpack a .gz, whose checksum then differs
 
 
-def download(
-    source: Source, data_dir: Path | str | None = None, *, base_url: str | None = None, progress: bool = True
-) -> Path:
+def download(source: Source, data_dir: Path | str | None = None, *, base_url: str | None = None) -> Path:
     """Downloads `source` into `data_dir` (by default $HISTFL_DATA, else the user's cache).
 
     Returns its folder. Files gather in a hidden folder beside the final one, which is put in place by
@@ -38,7 +36,7 @@ def download(
             return whole
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=directory, prefix=_STAGING_PREFIX) as staging:
-            folder = _gather(source, Path(staging), base_url or source.base_url, progress)
+            folder = _gather(source, Path(staging), base_url or source.base_url)
             check_contents(source, folder)
             _put_in_place(folder, target, Path(staging))
     except OSError as error:
@@ -48,13 +46,13 @@ def download(
     return target
 
 
-def _gather(source: Source, staging: Path, base_url: str, progress: bool) -> Path:
+def _gather(source: Source, staging: Path, base_url: str) -> Path:
     """Downloads and unpacks everything under `staging`; returns the data set's folder there."""
     folder = staging / source.folder
     folder.mkdir()
     for name, checksum in source.downloads:
         url = f"{base_url.rstrip('/')}/{name}"
-        _download_file(url, folder / name, checksum, progress)
+        _download_file(url, folder / name, checksum)
         if name.endswith((".tar.gz", ".tgz")):
             _unpack(folder / name, folder)
             (folder / name).unlink()
@@ -62,8 +60,8 @@ def _gather(source: Source, staging: Path, base_url: str, progress: bool) -> Pat
     return inner if inner.is_dir() else folder
 
 
-def _download_file(url: str, path: Path, checksum: str, progress: bool) -> None:
-    bar = _ProgressBar(path.name) if progress and sys.stderr.isatty() else None
+def _download_file(url: str, path: Path, checksum: str) -> None:
+    bar = _ProgressBar(path.name) if sys.stderr.isatty() else None
     try:
         pooch.HTTPDownloader(progressbar=bar or False, headers=_AS_STORED)(url, str(path), None)
     except (OSError, ValueError) as error:  # the errors of requests are OSErrors, some also ValueErrors

@@ -44,11 +44,9 @@ def locate(name: str, data_dir: Path | str | None = None) -> Path:
     return store.locate(_source(name), data_dir)
 
 
-def fetch(
-    name: str, data_dir: Path | str | None = None, *, base_url: str | None = None, progress: bool = True
-) -> Path:
+def fetch(name: str, data_dir: Path | str | None = None, *, base_url: str | None = None) -> Path:
     """Downloads the named data set if need be; returns its folder, complete and checked."""
-    return download(_source(name), data_dir, base_url=base_url, progress=progress)
+    return download(_source(name), data_dir, base_url=base_url)
 
 
 def _verified(source: Source, data_dir: Path | str | None) -> Path:

@@ -15,6 +15,7 @@ from histfl.network import spread_evenly
 from histfl.network.network import Ints
 
 SHARDS_PER_CLIENT = 2
+DEFAULT_CONCENTRATION = 0.5  # of the Dirichlet split
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,8 +57,8 @@ class Concentrations:
     At 1.0 with balanced labels the mix is Dirichlet(1, ..., 1), uniform over all mixes.
     """
 
-    cell: float = 0.5
-    client: float = 0.5
+    cell: float = DEFAULT_CONCENTRATION
+    client: float = DEFAULT_CONCENTRATION
 
     def __post_init__(self) -> None:
         for name, value in (("cell_concentration", self.cell), ("client_concentration", self.client)):
@@ -71,8 +72,8 @@ def split(
     clients_per_cell: npt.ArrayLike,
     generator: np.random.Generator,
     *,
-    cell_concentration: float = 0.5,
-    client_concentration: float = 0.5,
+    cell_concentration: float = DEFAULT_CONCENTRATION,
+    client_concentration: float = DEFAULT_CONCENTRATION,
 ) -> Split:
     """The samples with `labels` [sample] dealt to the clients of each cell, [cell], by the named rule.
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import torch
 
-from histfl.engines.cpu.image_kernels import kernels_installed
+from histfl.devices import numba_installed
 
 NARROW = 16  # fewer outputs than that, as of a last layer, and vectors run along the batch, which is longer
 # Torch's own product for the outputs is up to twice as fast with fewer inputs than that (many, where the units
@@ -42,7 +42,7 @@ class LinearProducts(Protocol):
 def tiles_fit() -> bool:
     """Whether the compiler is installed and the processor has the registers for its tiles, 32 of 64 bytes. With
     half as many of half the size, torch's products are as fast."""
-    if not kernels_installed():
+    if not numba_installed():
         return False
     import llvmlite.binding
 

@@ -7,8 +7,7 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 
-from histfl.devices import triton_installed
-from histfl.engines.cpu.image_kernels import kernels_installed
+from histfl.devices import numba_installed, triton_installed
 from histfl.engines.cpu.loss_kernels import cross_entropy_kernel
 from histfl.training.jobs import Loss
 
@@ -60,4 +59,4 @@ def cross_entropies(outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch
 def _few(outputs: torch.Tensor) -> bool:
     """Whether the compiled kernel is there for them, and faster than torch."""
     known = outputs.device.type == "cpu" and outputs.dtype in (torch.float32, torch.float64)
-    return known and outputs.numel() <= FEW_OUTPUTS and kernels_installed()
+    return known and outputs.numel() <= FEW_OUTPUTS and numba_installed()

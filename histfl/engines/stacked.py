@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from histfl.devices import triton_installed
+from histfl.devices import numba_installed, triton_installed
 from histfl.engines.blocks import (
     FEWEST,
     Batches,
@@ -16,7 +16,6 @@ from histfl.engines.blocks import (
     stacked_constants,
     stacked_start,
 )
-from histfl.engines.cpu.image_kernels import kernels_installed
 from histfl.engines.gpu.images import GpuImages
 from histfl.engines.layout import kernels_innermost
 from histfl.engines.linear_products import tiles_fit
@@ -119,7 +118,7 @@ def _images(task: Task) -> Images | None:
     kinds = {task.data.inputs.dtype, *(parameter.dtype for parameter in task.model.parameters())}
     if task.data.inputs.device.type == "cpu":
         known = len(kinds) == 1 and kinds <= {torch.float32, torch.float64}
-        return CpuImages() if known and kernels_installed() else None
+        return CpuImages() if known and numba_installed() else None
     return GpuImages(task.local.precision) if kinds == {torch.float32} and triton_installed() else None
 
 

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from histfl.experiments.bound import Bound
 from histfl.experiments.report import COLOURS
-from histfl.experiments.store import storage_errors
+from histfl.experiments.report.html import write_figure
 
 TERM_COLOURS = tuple(colour for colour in COLOURS if colour != "#000000")  # black is what was measured
 
@@ -96,8 +96,7 @@ def _step_sizes(bound: Bound) -> str:
 
 def draw_bound(bound: Bound, path: Path) -> None:
     """The measured gradient and every term over the rounds, as one self-contained page."""
-    with storage_errors(path):
-        bound_figure(bound).write_html(path, include_plotlyjs=True)
+    write_figure(path, bound_figure(bound))
 
 
 def bound_figure(bound: Bound) -> go.Figure:

@@ -13,11 +13,12 @@ from torch import nn
 
 from histfl import data as datasets
 from histfl.data import Split, TensorData
+from histfl.devices import choose_device
 from histfl.engines import choose_engine
 from histfl.errors import DataError, UsageError
 from histfl.experiments.config import Config, UplinkSettings
 from histfl.experiments.fit import EXAMPLES, check_fit, check_parameters, check_precision
-from histfl.experiments.sizes import check_shares, size_policy
+from histfl.experiments.sizes import check_shares, shared_fraction, size_policy
 from histfl.models import MODELS, build_model
 from histfl.models.lora import DEFAULT_BASE
 from histfl.models.registry import call_factory, check_options, import_factory
@@ -55,9 +56,8 @@ class Experiment:
     def about(self) -> dict[str, Any]:
         """What a summary says of the run besides its configuration and its records."""
         network = self.hist.network
-        sampled = (
-            self.hist.participation.active_cells is not None
-        )  # of cells so many that a list tells little
+        # Cells are sampled from so many that a list tells little.
+        sampled = isinstance(self.hist.participation.active_cells, int)
         return {
             "cells": network.num_cells,
             "clients": network.num_clients,
@@ -248,7 +248,7 @@ def build(
         include=config.method.include,
         exclude=config.method.exclude,
     )
-    shared = config.method.shared if method.overlapping else 0.0
+    shared = shared_fraction(config.method)
     settings = config.training
     copy = training_copy(model)
     key_dropout(copy, train.inputs[:EXAMPLES])
@@ -358,15 +358,3 @@ def build_channel(settings: UplinkSettings) -> Channel:
     if not callable(getattr(channel, "draw", None)):
         raise UsageError(f"channel {settings.channel!r} has no draw method; see histfl.wireless.Channel")
     return channel
-
-
-def choose_device(name: str | torch.device) -> torch.device:
-    """`auto` takes a CUDA GPU where there is one."""
-    name = str(name)
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cuda" and not torch.cuda.is_available():
-        raise UsageError("device cuda: torch sees no CUDA GPU here; use cpu")
-    if name not in ("cpu", "cuda"):
-        raise UsageError(f"device {name!r}: use auto, cpu or cuda")
-    return torch.device(name)

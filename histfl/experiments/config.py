@@ -11,6 +11,7 @@ import tomli_w
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from histfl.data import DATASETS
+from histfl.data.splits import DEFAULT_CONCENTRATION
 from histfl.network.file import MAX_CLIENTS
 from histfl.network.network import DEFAULT_CPU_HZ, DEFAULT_SNR_DB, DEFAULT_TRANSMIT_POWER_W
 from histfl.settings import (
@@ -24,9 +25,10 @@ from histfl.settings import (
     Switch,
     Whole,
 )
+from histfl.sizing.problem import DEFAULT_CAP_RATIO
 from histfl.training.precision import Precision
 from histfl.wireless.latency import CYCLES_PER_STEP, SWITCHED_CAPACITANCE
-from histfl.wireless.rates import DEFAULT_BANDWIDTH_HZ
+from histfl.wireless.rates import DEFAULT_ANTENNAS, DEFAULT_BANDWIDTH_HZ
 
 DEFAULT_MODEL = "mlp"
 
@@ -58,8 +60,12 @@ class DataSettings(Settings):
     augment: Literal["none", "crop-flip"] = Field(
         default="none", description="of images: pad by 4, crop at random, mirror half"
     )
-    cell_concentration: Positive = Field(default=0.5, description="of the Dirichlet split, across cells")
-    client_concentration: Positive = Field(default=0.5, description="of the Dirichlet split, within a cell")
+    cell_concentration: Positive = Field(
+        default=DEFAULT_CONCENTRATION, description="of the Dirichlet split, across cells"
+    )
+    client_concentration: Positive = Field(
+        default=DEFAULT_CONCENTRATION, description="of the Dirichlet split, within a cell"
+    )
     test_samples: Count | None = Field(
         default=None, description="evaluate on so many, drawn once (unset: on all)"
     )
@@ -168,7 +174,8 @@ class MethodSettings(Settings):
         description="of the submodels: equal, of least latency, by speed, or a list of shares",
     )
     cap: Annotated[float, Field(strict=True, ge=1)] = Field(
-        default=1.5, description="optimised: no cell above cap / cells of a layer"
+        default=DEFAULT_CAP_RATIO,
+        description="optimised, proportional: no cell above cap / cells of a layer",
     )
     shared: Fraction = Field(
         default=0.25, description="of overlap: the fraction of units that every cell holds"
@@ -187,7 +194,7 @@ class UplinkSettings(Settings):
     )
     bandwidth_hz: Positive = Field(default=DEFAULT_BANDWIDTH_HZ, description="of a cell")
     antennas: Annotated[int, Field(strict=True, ge=1, le=10_000)] = Field(
-        default=10, description="of an edge"
+        default=DEFAULT_ANTENNAS, description="of an edge"
     )
     bits_per_parameter: Positive | None = Field(
         default=None,

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from histfl.data import DATASETS, locate
-from histfl.engines.cpu.image_kernels import kernels_installed
+from histfl.devices import numba_installed
 from histfl.errors import DataError
 from histfl.experiments.records import versions
 
@@ -19,7 +19,7 @@ def examine() -> dict[str, Any]:
     findings["cpu cores"] = os.cpu_count()
     findings["cuda"] = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
     missing = "not here; get them with: pip install 'histfl[fast]'"
-    findings["compiled kernels"] = "numba" if kernels_installed() else missing
+    findings["compiled kernels"] = "numba" if numba_installed() else missing
     for name in DATASETS:
         try:
             findings[f"data: {name}"] = str(locate(name))

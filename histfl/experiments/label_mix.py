@@ -13,7 +13,7 @@ from rich.table import Table
 from histfl import data as datasets
 from histfl.experiments.build import build_network, build_split, load_data
 from histfl.experiments.config import Config
-from histfl.experiments.store import storage_errors
+from histfl.experiments.report.html import write_figure
 from histfl.network.network import Ints
 
 SHOWN_CLIENTS = 40
@@ -82,8 +82,7 @@ def draw_label_mix(mix: LabelMix, path: Path) -> None:
             )
             figure.add_trace(bar, row=row, col=1)
     figure.update_layout(barmode="stack", template="plotly_white", height=800, title="Samples by label")
-    with storage_errors(path):
-        figure.write_html(path, include_plotlyjs=True)
+    write_figure(path, figure)
 
 
 def _colour(index: int, of: int) -> str:

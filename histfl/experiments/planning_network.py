@@ -12,10 +12,10 @@ import torch
 
 from histfl.data import cifar10, fashion_mnist
 from histfl.errors import PartitionError, UsageError
-from histfl.experiments.build import bits_per_parameter, build_network, build_uplink
+from histfl.experiments.build import bits_per_parameter, build_network, build_participation, build_uplink
 from histfl.experiments.config import Config
 from histfl.experiments.fit import check_parameters
-from histfl.experiments.sizes import cut_layers
+from histfl.experiments.sizes import cut_layers, shared_fraction
 from histfl.models import build_model
 from histfl.network import Network
 from histfl.network.network import Floats, Ints
@@ -33,7 +33,6 @@ from histfl.sizing import (
     uniform,
 )
 from histfl.sizing.uplinks import uplink_cost
-from histfl.training import Participation
 from histfl.training.methods import METHODS
 
 DEFAULT_DRAWS = 200
@@ -162,7 +161,7 @@ def cut_model(
     except PartitionError as error:
         planned = "x".join(map(str, shape))
         raise PartitionError(f"{error} (inputs here: {planned}; --input-shape gives others)") from None
-    shared = config.method.shared if method.overlapping else 0.0
+    shared = shared_fraction(config.method)
     if (shared_units(cut, shared) == cut.units).any():
         raise UsageError(f"method.shared = {shared:g}: a layer is shared whole and nothing is left to size")
     units = shared_units(cut, shared)
@@ -264,13 +263,12 @@ def _drawn_costs(
     uplinks = {
         key: build_uplink(_with_uplink(config, name), cut.parameters, bits) for key, name in names.items()
     }
-    participants = config.network.participants
-    participation = Participation(per_cell=None if participants == "all" else participants)
+    participation = build_participation(config)
     participation.check(network)
     seeds = Seeds(config.training.seed)
     nothing = [None] * network.num_cells
     for t in range(draws):
-        if t == 0 or participants != "all":  # otherwise the same clients send in every round
+        if t == 0 or participation.per_cell is not None:  # otherwise the same clients send in every round
             schedules = participation.schedules(network, config.training.edge_rounds, t, seeds)
             # Over the air the time depends on no channel, and a draw would optimise every beam in vain.
             undrawn = {

@@ -12,7 +12,7 @@ from rich.table import Table
 from histfl.experiments.planning import Planning, Variation
 from histfl.experiments.planning_network import ARMS, UPLINKS, CellSizes, NetworkPlan
 from histfl.experiments.report import COLOURS
-from histfl.experiments.store import storage_errors
+from histfl.experiments.report.html import write_figure
 from histfl.network.network import Floats, Ints
 
 TABLE_ROWS = 20
@@ -153,8 +153,7 @@ def draw_plan(planning: Planning, path: Path) -> None:
         height=520 * len(titles),
         title=f"{plan.cut.name} on {plan.num_cells} cells, {plan.clients_per_cell.sum()} clients",
     )
-    with storage_errors(path):
-        figure.write_html(path, include_plotlyjs=True)
+    write_figure(path, figure)
 
 
 def _add_bars(figure: go.Figure, plan: NetworkPlan) -> None:

@@ -60,6 +60,11 @@ def _counts(settings: MethodSettings, plan: Plan, num_cells: int, num_active: in
     return lambda schedules, cost: policy(SizingProblem(layers, cost, settings.cap))
 
 
+def shared_fraction(settings: MethodSettings) -> float:
+    """The fraction of units that every cell holds."""
+    return settings.shared if METHODS[settings.name].overlapping else 0.0
+
+
 def check_shares(settings: MethodSettings, num_cells: int) -> None:
     """A UsageError where `method.sizes` is a list, and not one of a share a cell."""
     if isinstance(settings.sizes, tuple) and len(settings.sizes) != num_cells:

@@ -9,6 +9,7 @@ A cell that holds 4 of 16 trains 4 rows of each A and the 4 columns of each B th
 of rank 4: at the scale alpha / 4. So the change that the merged model makes to W, at alpha / 16, is the mean
 of the cells' changes. At one scale for all it would be their sum: each cell, which does not see what the others
 have added, would adapt W in full, and the merged model N times too far.
+Deviation: the paper's mask (B S_l A) says nothing of a scale, and leaves alpha / 16 to every cell.
 The linear head on top is trained and averaged as any parameter that every cell holds.
 """
 

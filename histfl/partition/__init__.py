@@ -12,7 +12,7 @@ from histfl.partition.counts import (
 )
 from histfl.partition.discover import discover
 from histfl.partition.draw import Submodel, draw
-from histfl.partition.extract import extract, num_bytes, num_parameters
+from histfl.partition.extract import extract, num_parameters
 from histfl.partition.forward import Inputs, copy_of, with_tensors
 from histfl.partition.layers import is_group_norm
 from histfl.partition.masks import masks
@@ -43,7 +43,6 @@ __all__ = [
     "is_group_norm",
     "masks",
     "merge",
-    "num_bytes",
     "num_parameters",
     "plan",
     "recompute_statistics",

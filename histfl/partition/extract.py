@@ -30,12 +30,6 @@ def num_parameters(submodel: Submodel) -> int:
     return sum(_numel(submodel, name) for name in submodel.plan.trainable)
 
 
-def num_bytes(submodel: Submodel) -> int:
-    """Bytes of the submodel's trainable parameters in the model's own number formats."""
-    dtypes = submodel.plan.dtypes
-    return sum(_numel(submodel, name) * dtypes[name].itemsize for name in submodel.plan.trainable)
-
-
 def _numel(submodel: Submodel, name: str) -> int:
     lengths = list(submodel.plan.shapes[name])
     for axis, positions in submodel.positions.get(name, {}).items():

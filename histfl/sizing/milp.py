@@ -13,7 +13,7 @@ from histfl.network.network import Ints
 from histfl.sizing.costs import AffineCost, AirCompCost
 from histfl.sizing.problem import SizingProblem
 
-OPTIMAL, LIMIT, INFEASIBLE = 0, 1, 2  # scipy's status codes
+OPTIMAL, INFEASIBLE = 0, 2  # scipy's status codes
 
 
 @dataclass(frozen=True)

@@ -197,5 +197,5 @@ def _check_finite(estimates: Estimates, round: int) -> None:
     for name, value in estimates.as_record().items():
         if not np.isfinite(value).all():
             raise DivergedError(
-                f"the estimate of {name} before round {round} is {value} (theory.every = 0 takes none)"
+                f"the estimate of {name} before round {round + 1} is {value} (theory.every = 0 takes none)"
             )

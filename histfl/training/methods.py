@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+
+from histfl.partition import Scheme
 
 
 @dataclass(frozen=True)
 class Method:
     """`scheme` says which unit groups are cut, `overlapping` whether cells share a part of the units."""
 
-    scheme: Literal["alternating", "every", "none"]
+    scheme: Scheme
     overlapping: bool = False
 
 

@@ -28,6 +28,7 @@ from histfl.wireless.beamforming import max_min
 from histfl.wireless.channels import Channel, Rayleigh, draw_channels
 from histfl.wireless.clock import Computing, Transmissions, round_cost
 from histfl.wireless.rates import (
+    DEFAULT_ANTENNAS,
     DEFAULT_BANDWIDTH_HZ,
     SUB_CHANNEL_HZ,
     SYMBOL_S,
@@ -59,7 +60,7 @@ class OverTheAir:
     computing: Computing
     learning_rate: float
     bandwidth_hz: float = DEFAULT_BANDWIDTH_HZ
-    antennas: int = 10
+    antennas: int = DEFAULT_ANTENNAS
     channel: Channel = field(default_factory=Rayleigh)
     paper_power: bool = False
     normalise: bool = True

@@ -15,6 +15,7 @@ from histfl.errors import UsageError
 from histfl.network.network import Floats
 
 DEFAULT_BANDWIDTH_HZ = 10e6
+DEFAULT_ANTENNAS = 10
 SUB_CHANNEL_HZ = 15e3
 SYMBOL_S = 1e-3 / 14  # an LTE symbol
 MOST_SUB_CHANNELS = 2**52  # more than any model has numbers

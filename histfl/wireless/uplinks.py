@@ -18,7 +18,13 @@ from histfl.seeds import Seeds
 from histfl.training import CellSchedule, RoundCost, State, mean_of_clients
 from histfl.wireless.channels import Channel, Rayleigh, channel_gains, draw_channels
 from histfl.wireless.clock import Computing, Transmissions, round_cost
-from histfl.wireless.rates import DEFAULT_BANDWIDTH_HZ, fdma_rates, tdma_rates, uplink_seconds
+from histfl.wireless.rates import (
+    DEFAULT_ANTENNAS,
+    DEFAULT_BANDWIDTH_HZ,
+    fdma_rates,
+    tdma_rates,
+    uplink_seconds,
+)
 
 
 @dataclass(frozen=True)
@@ -54,7 +60,7 @@ class Orthogonal:
     computing: Computing
     access: Literal["fdma", "tdma"] = "fdma"
     bandwidth_hz: float = DEFAULT_BANDWIDTH_HZ
-    antennas: int = 10
+    antennas: int = DEFAULT_ANTENNAS
     bits_per_parameter: float = 32.0
     channel: Channel = field(default_factory=Rayleigh)
     double_count_clients: bool = False

@@ -18,7 +18,10 @@ import pytest
 
 from histfl.cli import main
 from histfl.data.splits import SPLITS
+from histfl.experiments.build import prepare
 from histfl.experiments.config import Config
+from histfl.experiments.loading import load_config
+from histfl.experiments.run import execute
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -140,6 +143,15 @@ def test_the_page_of_settings_is_up_to_date() -> None:
         for key, field in keys.items():
             assert field.description, f"{section}.{key} has no description"
             assert f"| `{key}` |" in written
+
+
+def test_every_key_of_a_record_is_explained() -> None:
+    config = load_config("quickstart", [*SHRINK, "network.clients=4", "theory.every=1"])
+    (record,) = execute(prepare(config, device="cpu")).records
+    _, _, section = (DOCS / "results.md").read_text("utf-8").partition("## A round's record")
+    table = section.partition("\n## ")[0]
+    for key in (*record, *record["latency"]):
+        assert f"`{key}`" in table, key
 
 
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:

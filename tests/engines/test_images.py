@@ -176,7 +176,7 @@ def test_without_compiled_kernels_clients_train_one_by_one(monkeypatch: pytest.M
     trainer = choose_trainer(task)
     assert isinstance(trainer, StackedTrainer)
     assert trainer.chain is not None
-    monkeypatch.setattr("histfl.engines.stacked.kernels_installed", lambda: False)
+    monkeypatch.setattr("histfl.engines.stacked.numba_installed", lambda: False)
     assert type(choose_trainer(task)) is OneByOneTrainer
 
 

@@ -22,7 +22,7 @@ def test_losses_and_gradients_are_each_clients(
 ) -> None:
     if installed:
         pytest.importorskip("numba", reason="the extra fast is not installed")
-    monkeypatch.setattr("histfl.engines.losses.kernels_installed", lambda: installed)
+    monkeypatch.setattr("histfl.engines.losses.numba_installed", lambda: installed)
     generator = torch.Generator().manual_seed(batch * classes)
     outputs = 20 * torch.randn(3, classes, batch, dtype=dtype, generator=generator).transpose(1, 2)
     outputs = outputs if classes_first else outputs.contiguous()

@@ -21,7 +21,6 @@ from histfl.partition import (
     extract,
     masks,
     merge,
-    num_bytes,
     num_parameters,
     plan,
     share_counts,
@@ -87,7 +86,6 @@ def test_a_submodel_has_the_size_of_its_mask(kind) -> None:
         expected = [sum(int(masks(part)[name].sum()) for name in cut.trainable) for part in submodels]
         assert [num_parameters(part) for part in submodels] == expected
         assert cut.sizes(counts).tolist() == expected
-        assert [num_bytes(part) for part in submodels] == [4 * size for size in expected]
         if scheme == "alternating":
             additive = cut.replicated_parameters + counts @ cut.unit_parameters
             assert additive.tolist() == expected

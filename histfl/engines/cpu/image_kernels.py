@@ -9,17 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
 TAPS = 5  # that a pass over a run takes at once; their number must be a multiple
-
-
-@cache
-def kernels_installed() -> bool:
-    return find_spec("numba") is not None
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Models with convolutions on a CPU: one client after another, several threads side by side."""
+"""Models whose clients cannot be stacked, on a CPU: one client after another, several threads side by side."""
 
 from __future__ import annotations
 

@@ -13,12 +13,14 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import resources
+from pathlib import Path
 
 import plotly.graph_objects as go
 import plotly.io
 from plotly.offline import get_plotlyjs
 
 from histfl.experiments.report.answer import Cell, Table
+from histfl.experiments.store import write_whole
 
 FRAME = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
@@ -57,6 +59,11 @@ def frame(title: str, body: str, *, refresh_seconds: int | None = None) -> str:
         plotly=plotly_js,
         script=script,
     )
+
+
+def write_figure(path: Path, figure: go.Figure) -> None:
+    """One figure as a self-contained page, whole or not at all."""
+    write_whole(path, figure.to_html(include_plotlyjs=True).encode())
 
 
 def plots_html(plots: Sequence[Plot], key: str) -> str:

@@ -6,8 +6,10 @@ import dataclasses
 import importlib.util
 import io
 import json
+import os
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +77,16 @@ def test_an_arm_that_asks_for_more_rounds_goes_on_with_the_same_run(
         seen.clear()
 
 
+@pytest.fixture
+def half_the_threads() -> Iterator[None]:
+    """As each of two processes has; with another number of them torch adds in another order."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // 2))
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("half_the_threads")
 def test_runs_side_by_side_give_the_same_rounds(tmp_path: Path) -> None:
     artefact = small_artefact(seeds=(1, 2))
     reproduce(artefact, How(tmp_path / "one", device="cpu", engine="reference"))
