@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
+from histfl.experiments.arms import Arm
 from histfl.experiments.reproduce.artefact import Artefact, Choice, Panel, Row, Scale, arm
 from histfl.experiments.reproduce.bases import (
     BYTES,
@@ -34,51 +36,75 @@ def rounds_for(megabytes: float, method: str, cells: int) -> int:
     return math.ceil(megabytes / (5 * (held * UNIT + WHOLE) * 4 / 2**20) - 1e-9)
 
 
-def fig4(scale: Scale) -> Artefact:
-    """Test accuracy against megabytes a client, N in {2, 4, 6}, both splits."""
-    base, cell_numbers, splits, loads = MLP, [2, 4, 6], list(SPLITS), [25, 50, 100, 200]
-    last_cell = ["shards"]  # the splits for which HFedAvg of the last cell is run too
-    if scale.quick:
-        base, cell_numbers, splits, loads = quick_mlp(scale), [2, 4], ["shards"], [9, 18]
-        last_cell = []
+@dataclass(frozen=True)
+class _Load:
+    """Figure 4 at one scale: every arm runs to the last of `loads`, megabytes a client; HFedAvg of the last
+    cell is run under the splits in `last_cell`."""
 
-    def at(results: Results, load: float, method: str, cells: int, split: str) -> Spread:
+    base: dict[str, Any]
+    cell_numbers: Sequence[int]
+    splits: Sequence[str]
+    loads: Sequence[int]
+    last_cell: Sequence[str]
+
+    def at(self, results: Results, load: float, method: str, split: str, cells: int) -> Spread:
         return of(results, method, (split, cells)).accuracy_at(LOAD, load)
 
-    def last_cell_at(results: Results, load: float, cells: int, split: str) -> Spread:
-        rounds = rounds_for(load, "hfedavg", cells)
-        return last_cell_alone(cells).of(results, (split, cells)).accuracy_at("round", rounds)
+    def over_cells(self, results: Results, load: float, method: str, split: str) -> dict[str, Spread]:
+        return {f"N={n}": self.at(results, load, method, split, n) for n in self.cell_numbers}
 
-    def rows(results: Results) -> list[Row]:
-        found = []
-        for split in splits:
-            for cells in cell_numbers:
+    def last_cell_over_cells(self, results: Results, load: float, split: str) -> dict[str, Spread]:
+        """After as many rounds as those in which a client of HFedAvg sends `load`."""
+        return {
+            f"N={n}": last_cell_alone(n)
+            .of(results, (split, n))
+            .accuracy_at("round", rounds_for(load, "hfedavg", n))
+            for n in self.cell_numbers
+        }
+
+    def rows(self, results: Results) -> Iterator[Row]:
+        for split in self.splits:
+            for cells in self.cell_numbers:
                 hist, whole = (
-                    {f"{load} MB": at(results, load, method, cells, split) for load in loads}
+                    {f"{load} MB": self.at(results, load, method, split, cells) for load in self.loads}
                     for method in METHODS
                 )
                 what = f"{SPLITS[split]}, N = {cells}: accuracy at equal load"
-                found.append(versus(what, "higher", hist, whole, digits=".3f"))
-            for load in (loads[-3:][0], loads[-1]):  # early and late
-                for method, name in METHODS.items():
-                    by_cells = {
-                        f"N={cells}": at(results, load, method, cells, split) for cells in cell_numbers
-                    }
-                    what = f"{SPLITS[split]}: accuracy of {name} at {load} MB over N"
-                    if method == "hist":
-                        found.append(trend(what, by_cells, "rises", digits=".3f"))
-                    elif split == "shards":
-                        found.append(trend(what, by_cells, "falls", digits=".3f"))
-                    else:
-                        found.append(told(what, by_cells, digits=".3f"))
-                if split in last_cell:
-                    by_cells = {
-                        f"N={cells}": last_cell_at(results, load, cells, split) for cells in cell_numbers
-                    }
-                    what = f"{SPLITS[split]}: accuracy of {HFEDAVG_LAST} at {load} MB over N"
-                    found.append(replace(trend(what, by_cells, "falls", digits=".3f"), beside=True))
-        return found
+                yield versus(what, "higher", hist, whole, digits=".3f")
+            for load in (self.loads[-3:][0], self.loads[-1]):  # early and late
+                yield from self.trends(results, load, split)
 
+    def trends(self, results: Results, load: float, split: str) -> Iterator[Row]:
+        def words(name: str) -> str:
+            return f"{SPLITS[split]}: accuracy of {name} at {load} MB over N"
+
+        hist, whole = (self.over_cells(results, load, method, split) for method in METHODS)
+        yield trend(words(METHODS["hist"]), hist, "rises", digits=".3f")
+        name = words(METHODS["hfedavg"])
+        fully = split == "shards"
+        yield trend(name, whole, "falls", digits=".3f") if fully else told(name, whole, digits=".3f")
+        if split in self.last_cell:
+            last = self.last_cell_over_cells(results, load, split)
+            yield replace(trend(words(HFEDAVG_LAST), last, "falls", digits=".3f"), beside=True)
+
+    def arms(self, seed: int) -> Iterator[Arm]:
+        for split in self.splits:
+            for cells in self.cell_numbers:
+                beside = [last_cell_alone(cells)] if split in self.last_cell else []
+                for contender in (HIST, HFEDAVG, *beside):
+                    rounds = rounds_for(self.loads[-1], contender.labels["method"], cells)
+                    yield contender.arm(self.base, rounds=rounds, setting=(split, cells), seed=seed)
+
+    def panels(self, results: Results) -> list[Panel]:
+        return cost_panels(results, [(split, cells) for split in self.splits for cells in self.cell_numbers])
+
+
+def fig4(scale: Scale) -> Artefact:
+    """Test accuracy against megabytes a client, N in {2, 4, 6}, both splits."""
+    figure, smaller = _Load(MLP, [2, 4, 6], list(SPLITS), [25, 50, 100, 200], last_cell=["shards"]), ""
+    if scale.quick:
+        figure = _Load(quick_mlp(scale), [2, 4], ["shards"], [9, 18], last_cell=[])
+        smaller = quick_words(scale, "N in {2, 4}", "fully non-i.i.d. alone", "18 MB")
     return Artefact(
         name="fig4",
         paper="At the same number of megabytes a client HIST is more accurate than hierarchical FedAvg (HFedAvg) under "
@@ -88,84 +114,86 @@ def fig4(scale: Scale) -> Artefact:
             LAST_CELL,
             BYTES,
             Choice(
-                f"every arm runs until a client has sent {loads[-1]} MB",
+                f"every arm runs until a client has sent {figure.loads[-1]} MB",
                 "the figure's axis cannot be read from the paper's source",
             ),
         ),
-        arms=tuple(
-            contender.arm(
-                base,
-                rounds=rounds_for(loads[-1], contender.labels["method"], cells),
-                setting=(split, cells),
-                seed=seed,
-            )
-            for seed in scale.seeds
-            for split in splits
-            for cells in cell_numbers
-            for contender in (HIST, HFEDAVG, *([last_cell_alone(cells)] if split in last_cell else []))
-        ),
-        rows=rows,
-        panels=lambda results: cost_panels(
-            results, [(split, cells) for split in splits for cells in cell_numbers]
-        ),
-        smaller=quick_words(scale, "N in {2, 4}", "fully non-i.i.d. alone", "18 MB") if scale.quick else "",
+        arms=tuple(each for seed in scale.seeds for each in figure.arms(seed)),
+        rows=lambda results: list(figure.rows(results)),
+        panels=figure.panels,
+        smaller=smaller,
     )
+
+
+@dataclass(frozen=True)
+class _Cost:
+    """Figure 5 at one scale: `most_rounds` by method, to the target."""
+
+    base: dict[str, Any]
+    cell_numbers: Sequence[int]
+    splits: Sequence[str]
+    target: float
+    most_rounds: dict[str, int]
+
+    def costs(
+        self, results: Results, method: str, split: str, cells: Sequence[int] = ()
+    ) -> dict[str, Spread]:
+        """By number of cells, all of the figure's or those given."""
+        return {
+            f"N={n}": results.of(method=method, cells=n, split=split).to_target(self.target, LOAD)
+            for n in cells or self.cell_numbers
+        }
+
+    def rows(self, results: Results) -> Iterator[Row]:
+        few = [cells for cells in self.cell_numbers if cells <= 6]
+        for split, words in ((split, SPLITS[split]) for split in self.splits):
+            hist, whole = (self.costs(results, method, split) for method in METHODS)
+            yield versus(f"{words}: MB a client to {self.target:.0%}", "lower", hist, whole)
+            what = f"{words}: HIST's cost from N = {few[0]} to {few[-1]}"
+            why = "More cells cost more rounds than their smaller submodels save."
+            yield trend(what, self.costs(results, "hist", split, few), "falls", why=why)
+            what = f"{words}: HFedAvg's cost from N = {few[0]} to {few[-1]}"
+            whole = self.costs(results, "hfedavg", split, few)
+            yield trend(what, whole, "rises") if split == "shards" else told(what, whole)
+            small = 8 if split == "shards" else 10
+            pair = self.cell_numbers[self.cell_numbers.index(small) - 1], small
+            what = f"{words}: HIST's cost from N = {pair[0]} to {small}, where submodels become too small"
+            why = f"No loss is seen with {HIDDEN // small} neurons a cell."
+            yield trend(what, self.costs(results, "hist", split, pair), "rises", why=why)
+
+    def arms(self, seed: int) -> Iterator[Arm]:
+        ends = {"training.targets": (self.target,), "training.stop_at_targets": True}
+        for split in self.splits:
+            for cells in self.cell_numbers:
+                for method in METHODS:
+                    settings = self.base | ends | {"training.rounds": self.most_rounds[method]}
+                    yield arm(settings, method=method, cells=cells, split=split, seed=seed)
+
+    def panels(self, results: Results) -> list[Panel]:
+        return [self.panel(results, split) for split in self.splits]
+
+    def panel(self, results: Results, split: str) -> Panel:
+        curves = [
+            curve
+            for colour, (method, name) in enumerate(METHODS.items())
+            for curve in curve_of(
+                zip(self.cell_numbers, self.costs(results, method, split).values(), strict=True),
+                name,
+                colour=colour,
+                dashed=method == "hfedavg",
+            )
+        ]
+        cost = f"MB a client to {self.target:.0%}"
+        return Panel(SPLITS[split], "number of cells N", cost, tuple(curves), points=True)
 
 
 def fig5(scale: Scale) -> Artefact:
     """Megabytes a client to 80 %, N in {2, 4, 6, 8, 10}, both splits."""
-    base, cell_numbers, splits, target = MLP, [2, 4, 6, 8, 10], list(SPLITS), 0.8
-    most = {"hist": 600, "hfedavg": 200}
+    figure, smaller = _Cost(MLP, [2, 4, 6, 8, 10], list(SPLITS), 0.8, {"hist": 600, "hfedavg": 200}), ""
     if scale.quick:
-        base, cell_numbers, splits, target = quick_mlp(scale), [2, 4, 8], ["shards"], 0.7
-        most = {"hist": 30, "hfedavg": 8}
-    few = [cells for cells in cell_numbers if cells <= 6]
-
-    def costs(results: Results, method: str, split: str, numbers: Sequence[int]) -> dict[str, Spread]:
-        return {
-            f"N={cells}": results.of(method=method, cells=cells, split=split).to_target(target, LOAD)
-            for cells in numbers
-        }
-
-    def rows(results: Results) -> list[Row]:
-        found = []
-        for split, words in ((split, SPLITS[split]) for split in splits):
-            hist, whole = (costs(results, method, split, cell_numbers) for method in METHODS)
-            found.append(versus(f"{words}: MB a client to {target:.0%}", "lower", hist, whole))
-            what = f"{words}: HIST's cost from N = {few[0]} to {few[-1]}"
-            why = "More cells cost more rounds than their smaller submodels save."
-            found.append(trend(what, costs(results, "hist", split, few), "falls", why=why))
-            what = f"{words}: HFedAvg's cost from N = {few[0]} to {few[-1]}"
-            whole = costs(results, "hfedavg", split, few)
-            found.append(trend(what, whole, "rises") if split == "shards" else told(what, whole))
-            small = 8 if split == "shards" else 10
-            pair = cell_numbers[cell_numbers.index(small) - 1], small
-            what = f"{words}: HIST's cost from N = {pair[0]} to {small}, where submodels become too small"
-            why = f"No loss is seen with {HIDDEN // small} neurons a cell."
-            found.append(trend(what, costs(results, "hist", split, pair), "rises", why=why))
-        return found
-
-    def panels(results: Results) -> list[Panel]:
-        return [
-            Panel(
-                SPLITS[split],
-                "number of cells N",
-                f"MB a client to {target:.0%}",
-                tuple(
-                    curve
-                    for colour, (method, name) in enumerate(METHODS.items())
-                    for curve in curve_of(
-                        zip(cell_numbers, costs(results, method, split, cell_numbers).values(), strict=True),
-                        name,
-                        colour=colour,
-                        dashed=method == "hfedavg",
-                    )
-                ),
-                points=True,
-            )
-            for split in splits
-        ]
-
+        figure = _Cost(quick_mlp(scale), [2, 4, 8], ["shards"], 0.7, {"hist": 30, "hfedavg": 8})
+        smaller = quick_words(scale, "N in {2, 4, 8}", "fully non-i.i.d. alone", "to 70 %")
+    most = figure.most_rounds
     return Artefact(
         name="fig5",
         paper="To 80 % HIST needs fewer megabytes a client than HFedAvg. Its cost falls from N = 2 to 6, where HFedAvg's "
@@ -182,24 +210,8 @@ def fig5(scale: Scale) -> Artefact:
                 "only the cost to the target is asked for",
             ),
         ),
-        arms=tuple(
-            arm(
-                base
-                | {"training.rounds": most[method], "training.targets": (target,)}
-                | {"training.stop_at_targets": True},
-                method=method,
-                cells=cells,
-                split=split,
-                seed=seed,
-            )
-            for seed in scale.seeds
-            for split in splits
-            for cells in cell_numbers
-            for method in METHODS
-        ),
-        rows=rows,
-        panels=panels,
-        smaller=quick_words(scale, "N in {2, 4, 8}", "fully non-i.i.d. alone", "to 70 %")
-        if scale.quick
-        else "",
+        arms=tuple(each for seed in scale.seeds for each in figure.arms(seed)),
+        rows=lambda results: list(figure.rows(results)),
+        panels=figure.panels,
+        smaller=smaller,
     )

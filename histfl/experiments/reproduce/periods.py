@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from histfl.experiments.arms import Arm
 from histfl.experiments.reproduce.artefact import Artefact, Choice, Panel, Row, Scale, arm
 from histfl.experiments.reproduce.bases import MLP, OPTIMISER, SPLITS, quick_mlp, quick_words
 from histfl.experiments.reproduce.claims import Direction, judged, told, trend
 from histfl.experiments.reproduce.drawing import learning_curve
-from histfl.experiments.reproduce.results import Results, Spread
+from histfl.experiments.reproduce.results import Repeats, Results
 
 SPEED = Choice(
     "speed is judged by the mean test accuracy over all rounds, the area below the learning curve",
@@ -18,81 +20,78 @@ SPEED = Choice(
 NO_AXIS = "the figure's axis cannot be read from the paper's source; the curves have flattened by then"
 
 
-def fig6(scale: Scale) -> Artefact:
-    """Test accuracy over global rounds: E in {5, 10, 15} at H = 20, H in {20, 40, 60} at E = 5; N = 3."""
-    base, splits, rounds = MLP, list(SPLITS), 100
-    if scale.quick:
-        base, splits, rounds = quick_mlp(scale), ["shards"], 5
-    target = 0.8 if not scale.quick else 0.7
-    by_edge = [{"edge_rounds": edge_rounds, "local_steps": 20} for edge_rounds in (5, 10, 15)]
-    by_local = [{"edge_rounds": 5, "local_steps": local_steps} for local_steps in (20, 40, 60)]
-    periods = [*by_edge, *by_local[1:]]
+LARGER_E = tuple({"edge_rounds": edge_rounds, "local_steps": 20} for edge_rounds in (5, 10, 15))
+LARGER_H = tuple({"edge_rounds": 5, "local_steps": local_steps} for local_steps in (20, 40, 60))
+PERIODS = (*LARGER_E, *LARGER_H[1:])
 
-    def rows(results: Results) -> Iterator[Row]:
-        def speeds(split: str, some: list[dict[str, int]], letter: str, key: str) -> dict[str, Spread]:
-            return {
-                f"{letter}={period[key]}": results.of(split=split, **period).mean_accuracy(rounds)
-                for period in some
-            }
 
-        for split in splits:
-            words = f"{SPLITS[split]}: mean accuracy over {rounds} rounds"
+@dataclass(frozen=True)
+class _Periods:
+    """Figure 6 at one scale: learning curves of `rounds` global rounds."""
+
+    base: dict[str, Any]
+    splits: Sequence[str]
+    rounds: int
+    target: float
+
+    def rows(self, results: Results) -> Iterator[Row]:
+        for split in self.splits:
+            by_edge, by_local = (
+                {
+                    f"{letter}={period[key]}": results.of(split=split, **period).mean_accuracy(self.rounds)
+                    for period in some
+                }
+                for letter, key, some in (("E", "edge_rounds", LARGER_E), ("H", "local_steps", LARGER_H))
+            )
+            words = f"{SPLITS[split]}: mean accuracy over {self.rounds} rounds"
             why = "More edge rounds in a global round do not pay here."
-            points = speeds(split, by_edge, "E", "edge_rounds")
-            yield trend(f"{words} as E grows (H = 20)", points, "rises", digits=".4f", why=why)
-            points = speeds(split, by_local[:2], "H", "local_steps")
+            yield trend(f"{words} as E grows (H = 20)", by_edge, "rises", digits=".4f", why=why)
+            longest = by_local.pop("H=60")
             why = "Longer local training already hurts at H = 40 with this step size."
-            yield trend(f"{words} from H = 20 to 40 (E = 5)", points, "rises", digits=".4f", why=why)
-            points = speeds(split, by_local[1:], "H", "local_steps")
+            yield trend(f"{words} from H = 20 to 40 (E = 5)", by_local, "rises", digits=".4f", why=why)
             fully = split == "shards"
             why = "No loss is seen at H = 60." if fully else "H = 60 is past its best here too."
             direction: Direction = "falls" if fully else "rises"
+            points = {"H=40": by_local["H=40"], "H=60": longest}
             yield trend(f"{words} from H = 40 to 60 (E = 5)", points, direction, digits=".4f", why=why)
             reached = {
-                _period(period): results.of(split=split, **period).to_target(target) for period in periods
+                _period(period): results.of(split=split, **period).to_target(self.target)
+                for period in PERIODS
             }
-            yield told(f"{SPLITS[split]}: rounds to {target:.0%}", reached)
+            yield told(f"{SPLITS[split]}: rounds to {self.target:.0%}", reached)
 
-    def panels(results: Results) -> list[Panel]:
+    def arms(self, seed: int) -> Iterator[Arm]:
+        ends = {"network.cells": 3, "training.rounds": self.rounds, "training.targets": (self.target,)}
+        for split in self.splits:
+            for period in PERIODS:
+                yield arm(self.base | ends, **period, split=split, seed=seed)
+
+    def panels(self, results: Results) -> list[Panel]:
         return [
-            Panel(
-                SPLITS[split],
-                "global rounds",
-                "test accuracy",
-                tuple(
-                    curve
-                    for colour, period in enumerate(periods)
-                    for curve in learning_curve(
-                        results.of(split=split, **period),
-                        _period(period),
-                        "round",
-                        colour=colour,
-                        dashed=period["local_steps"] > 20,
-                    )
-                ),
+            learning_panel(
+                split,
+                [(_period(period), results.of(split=split, **period)) for period in PERIODS],
+                dashed=[period["local_steps"] > 20 for period in PERIODS],
             )
-            for split in splits
+            for split in self.splits
         ]
 
+
+def fig6(scale: Scale) -> Artefact:
+    """Test accuracy over global rounds: E in {5, 10, 15} at H = 20, H in {20, 40, 60} at E = 5; N = 3."""
+    figure, smaller = _Periods(MLP, list(SPLITS), rounds=100, target=0.8), ""
+    if scale.quick:
+        figure = _Periods(quick_mlp(scale), ["shards"], rounds=5, target=0.7)
+        smaller = quick_words(scale, "fully non-i.i.d. alone", f"{figure.rounds} rounds")
     return Artefact(
         name="fig6",
         paper="At N = 3 a larger E converges in fewer global rounds under both splits. As H grows from 20 to 60, "
         "convergence gains and then loses when the data are fully non-i.i.d., and goes on gaining when cells are i.i.d.",
-        choices=(OPTIMISER, SPEED, Choice(f"{rounds} global rounds", NO_AXIS)),
-        arms=tuple(
-            arm(
-                base | {"network.cells": 3, "training.rounds": rounds, "training.targets": (target,)},
-                **period,
-                split=split,
-                seed=seed,
-            )
-            for seed in scale.seeds
-            for split in splits
-            for period in periods
-        ),
-        rows=lambda results: list(rows(results)),
-        panels=panels,
-        smaller=quick_words(scale, "fully non-i.i.d. alone", f"{rounds} rounds") if scale.quick else "",
+        choices=(OPTIMISER, SPEED, Choice(f"{figure.rounds} global rounds", NO_AXIS)),
+        arms=tuple(each for seed in scale.seeds for each in figure.arms(seed)),
+        rows=lambda results: list(figure.rows(results)),
+        panels=figure.panels,
+        smaller=smaller,
     )
 
 
@@ -100,24 +99,43 @@ def _period(period: Mapping[str, Any]) -> str:
     return f"H={period['local_steps']}, E={period['edge_rounds']}"
 
 
-def fig7(scale: Scale) -> Artefact:
-    """Test accuracy over global rounds with 5, 10, 15 or all 20 clients of a cell taking part; N = 3."""
-    base, splits, rounds, edge_rounds = MLP, list(SPLITS), 100, 15
-    numbers: dict[str, int | str] = {"5": 5, "10": 10, "15": 15, "20": "all"}
-    if scale.quick:
-        base, rounds, edge_rounds = quick_mlp(scale) | {"network.clients": 24}, 8, 5
-        numbers = {"2": 2, "4": 4, "8": "all"}
+def learning_panel(
+    split: str, curves: Sequence[tuple[str, Repeats]], *, dashed: Sequence[bool] | None = None
+) -> Panel:
+    """Test accuracy over the global rounds, a curve a name."""
+    lines = [
+        line
+        for colour, ((name, repeats), dash) in enumerate(
+            zip(curves, dashed or [False] * len(curves), strict=True)
+        )
+        for line in learning_curve(repeats, name, "round", colour=colour, dashed=dash)
+    ]
+    return Panel(SPLITS[split], "global rounds", "test accuracy", tuple(lines))
 
-    def rows(results: Results) -> Iterator[Row]:
+
+@dataclass(frozen=True)
+class _Participants:
+    """Figure 7 at one scale: `numbers` of clients of a cell that take part, the last one being all of them."""
+
+    base: dict[str, Any]
+    rounds: int
+    edge_rounds: int
+    numbers: dict[str, int | str]
+
+    @property
+    def all_clients(self) -> str:
+        return list(self.numbers)[-1]
+
+    def rows(self, results: Results) -> Iterator[Row]:
         gains = {}
-        for split in splits:
+        for split in SPLITS:
             speeds = {
-                f"{count} of {list(numbers)[-1]}": results.of(split=split, participants=value).mean_accuracy(
-                    rounds
+                f"{count} of {self.all_clients}": results.of(split=split, participants=value).mean_accuracy(
+                    self.rounds
                 )
-                for count, value in numbers.items()
+                for count, value in self.numbers.items()
             }
-            what = f"{SPLITS[split]}: mean accuracy over {rounds} rounds as more clients of a cell take part"
+            what = f"{SPLITS[split]}: mean accuracy over {self.rounds} rounds as more clients of a cell take part"
             yield trend(what, speeds, "rises", digits=".4f")
             few, *_, many = speeds.values()
             gains[split] = (many.mean - few.mean, few, many)
@@ -133,26 +151,35 @@ def fig7(scale: Scale) -> Artefact:
             {"shards": fully, "cell-iid": cell_iid} if known else {},
         )
 
-    def panels(results: Results) -> list[Panel]:
+    def arms(self, seed: int) -> Iterator[Arm]:
+        periods = {"training.edge_rounds": self.edge_rounds, "training.rounds": self.rounds}
+        settings = self.base | periods | {"network.cells": 3, "training.targets": (0.8,)}
+        for split in SPLITS:
+            for value in self.numbers.values():
+                yield arm(settings, participants=value, split=split, seed=seed)
+
+    def panels(self, results: Results) -> list[Panel]:
         return [
-            Panel(
-                SPLITS[split],
-                "global rounds",
-                "test accuracy",
-                tuple(
-                    curve
-                    for colour, (count, value) in enumerate(numbers.items())
-                    for curve in learning_curve(
-                        results.of(split=split, participants=value),
-                        f"{count} of {list(numbers)[-1]} clients",
-                        "round",
-                        colour=colour,
-                    )
-                ),
+            learning_panel(
+                split,
+                [
+                    (f"{count} of {self.all_clients} clients", results.of(split=split, participants=value))
+                    for count, value in self.numbers.items()
+                ],
             )
-            for split in splits
+            for split in SPLITS
         ]
 
+
+def fig7(scale: Scale) -> Artefact:
+    """Test accuracy over global rounds with 5, 10, 15 or all 20 clients of a cell taking part; N = 3."""
+    numbers: dict[str, int | str] = {"5": 5, "10": 10, "15": 15, "20": "all"}
+    figure, smaller = _Participants(MLP, rounds=100, edge_rounds=15, numbers=numbers), ""
+    if scale.quick:
+        base = quick_mlp(scale) | {"network.clients": 24}
+        figure = _Participants(base, rounds=8, edge_rounds=5, numbers={"2": 2, "4": 4, "8": "all"})
+        words = quick_words(scale, "8 clients a cell", "E = 5", f"{figure.rounds} rounds")
+        smaller = words.replace("20 clients", "24 clients")
     return Artefact(
         name="fig7",
         paper="At N = 3, H = 20, E = 15 and 20 clients a cell, more participating clients train faster, and it matters "
@@ -161,26 +188,10 @@ def fig7(scale: Scale) -> Artefact:
             OPTIMISER,
             SPEED,
             Choice("participants are drawn anew in every edge round", "as in HIST Sec. III-C, Theorem 2"),
-            Choice(f"{rounds} global rounds", NO_AXIS),
+            Choice(f"{figure.rounds} global rounds", NO_AXIS),
         ),
-        arms=tuple(
-            arm(
-                base
-                | {"network.cells": 3, "training.edge_rounds": edge_rounds, "training.rounds": rounds}
-                | {"training.targets": (0.8,)},
-                participants=value,
-                split=split,
-                seed=seed,
-            )
-            for seed in scale.seeds
-            for split in splits
-            for value in numbers.values()
-        ),
-        rows=lambda results: list(rows(results)),
-        panels=panels,
-        smaller=quick_words(scale, "8 clients a cell", "E = 5", f"{rounds} rounds").replace(
-            "20 clients", "24 clients"
-        )
-        if scale.quick
-        else "",
+        arms=tuple(each for seed in scale.seeds for each in figure.arms(seed)),
+        rows=lambda results: list(figure.rows(results)),
+        panels=figure.panels,
+        smaller=smaller,
     )
