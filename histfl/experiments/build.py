@@ -231,28 +231,50 @@ def build(
 ) -> Experiment:
     """Place the ingredients on the device, split the data, plan the cut."""
     place = choose_device(device)
-    seeds = Seeds(config.training.seed)
     model = ingredients.model.to(place)
     dtype = check_parameters(model)
     check_precision(config.training.precision, dtype, place)
     train = ingredients.train.to(place, dtype)
     test = _few(config, ingredients.test).to(place, dtype)
     check_fit(model, train, test, loss, batch_size=config.training.batch_size)
-    network = ingredients.network
-    bits = bits_per_parameter(config, dtype)
-    method = METHODS[config.method.name]
+    network, bits = ingredients.network, bits_per_parameter(config, dtype)
     cut = plan(
         model,
         train.inputs[:EXAMPLES],
-        scheme=method.scheme,
+        scheme=METHODS[config.method.name].scheme,
         include=config.method.include,
         exclude=config.method.exclude,
     )
-    shared = shared_fraction(config.method)
-    settings = config.training
-    copy = training_copy(model)
+    uplink = build_uplink(config, cut.num_parameters, bits)
+    task = _task(config, model, train, network, uplink, loss)
+    participation = build_participation(config)
+    participation.check(network)
+    shared, num_active = shared_fraction(config.method), participation.num_cells(network)
+    return Experiment(
+        config=_with_network(config, network),
+        hist=Hist(
+            task=task,
+            network=network,
+            plan=cut,
+            sizes=size_policy(config.method, cut, network, uplink, shared=shared, num_active=num_active),
+            participation=participation,
+            edge_rounds=config.training.edge_rounds,
+            shared=shared,
+        ),
+        model=model,
+        test=test,
+        bits_per_parameter=bits,
+        engine=choose_engine(engine, task, memory_gb),
+    )
+
+
+def _task(
+    config: Config, model: nn.Module, train: TensorData, network: Network, uplink: Uplink, loss: Loss
+) -> Task:
+    """What the clients do, with a copy of the model that takes compact tensors."""
+    copy, settings = training_copy(model), config.training
     key_dropout(copy, train.inputs[:EXAMPLES])
-    task = Task(
+    return Task(
         model=copy,
         data=train,
         split=build_split(config, train, network),
@@ -266,30 +288,9 @@ def build(
             precision=settings.precision,
         ),
         loss=loss,
-        uplink=build_uplink(config, cut.num_parameters, bits),
-        seeds=seeds,
+        uplink=uplink,
+        seeds=Seeds(settings.seed),
         augment=datasets.augmentation(config.data.augment, train.inputs),
-    )
-    participation = build_participation(config)
-    participation.check(network)
-    policy = size_policy(
-        config.method, cut, network, task.uplink, shared=shared, num_active=participation.num_cells(network)
-    )
-    return Experiment(
-        config=_with_network(config, network),
-        hist=Hist(
-            task=task,
-            network=network,
-            plan=cut,
-            sizes=policy,
-            participation=participation,
-            edge_rounds=settings.edge_rounds,
-            shared=shared,
-        ),
-        model=model,
-        test=test,
-        bits_per_parameter=bits,
-        engine=choose_engine(engine, task, memory_gb),
     )
 
 

@@ -12,7 +12,8 @@ from histfl.experiments.reproduce.cost_table import SETTINGS, CostTable, cost_ta
 
 BOTH_WAYS = Choice(
     "the paper's entries are read as global rounds of E = 5, each worth ten transfers of the model",
-    "so they come out as whole numbers, and ten transfers are five edge rounds both ways; ours count what a client sends",
+    "so they come out as whole numbers, and ten transfers are five edge rounds both ways; counted one way, as ours are, "
+    "they would be twice as many rounds, with the same ratios",
 )
 
 
