@@ -62,9 +62,10 @@ def check_enough_units(units: Ints, num_cells: int, names: Sequence[str]) -> Non
         raise PartitionError(f"cells = {num_cells}; there must be at least one")
     if (short := np.flatnonzero(units < num_cells)).size:
         group = int(short[units[short].argmin()])
+        others = f", or exclude {names[group]!r} from the cut" if len(names) > 1 else ""
         raise PartitionError(
             f"layer {names[group]!r} has {units[group]} units for {num_cells} cells; use at most "
-            f"{units[group]} cells a round, or exclude {names[group]!r} from the cut"
+            f"{units[group]} cells a round{others}"
         )
 
 
