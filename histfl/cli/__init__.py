@@ -54,8 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _out_of_memory(error: Exception) -> bool:
-    """Whether memory was asked for that is not there; torch, which is not imported for a word of help,
-    has no type of error for a CPU's."""
+    """Whether memory was asked for that is not there; told by the words, since torch has no type of error for a
+    CPU's and is not imported here."""
     said = str(error)
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and ("can't allocate memory" in said or "out of memory" in said)
