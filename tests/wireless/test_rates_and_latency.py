@@ -22,6 +22,7 @@ from histfl.wireless import (
     tdma_rates,
     uplink_seconds,
 )
+from histfl.wireless.rates import num_sub_channels
 
 
 def test_rates_by_hand() -> None:
@@ -43,6 +44,10 @@ def test_aircomp_seconds_by_hand() -> None:
     # 15 kHz is one sub-channel exactly, and three tenths are three tenths whatever the rounding.
     assert aircomp_seconds(5, bandwidth_hz=15e3) == pytest.approx(5e-3 / 14)
     assert aircomp_seconds(3, bandwidth_hz=0.3, sub_channel_hz=0.1) == pytest.approx(1e-3 / 14)
+    assert aircomp_seconds(10**9, bandwidth_hz=1e30) == pytest.approx(
+        1e-3 / 14
+    )  # one symbol carries them all
+    assert num_sub_channels(1e30) == np.int64(num_sub_channels(1e30))  # a number that arrays hold
 
 
 def test_computing_by_hand() -> None:

@@ -223,6 +223,16 @@ def test_the_curves_are_the_means_of_the_seeds_with_their_range(tmp_path: Path) 
     assert (line.name, list(line.x)) == ("hist", [1, 2, 3, 4])
 
 
+def test_a_damaged_origin_is_named(tmp_path: Path) -> None:
+    artefact = small_artefact()
+    run(artefact, tmp_path)
+    folder = run_folder(tmp_path, artefact.arms[0].config)
+    add_origin(folder, {"commit": "abc"})
+    (folder / "origin.json").write_text('{"commit": ')
+    with pytest.raises(CheckpointError, match=r"origin\.json is damaged .*; remove it"):
+        run_results(artefact, tmp_path)
+
+
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "fig4" / "hist-seed1.json"
     path.parent.mkdir()
