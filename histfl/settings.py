@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -34,15 +35,45 @@ class Settings(BaseModel):
 Checked = TypeVar("Checked", bound=BaseModel)
 
 
+LARGEST_WHOLE = 2**63
+
+
+def parse_json(text: str | bytes) -> Any:
+    """JSON that may come from elsewhere: a ValueError also where a number is none, or larger than any of ours."""
+
+    def whole(digits: str) -> int:
+        if abs(value := int(digits)) > LARGEST_WHOLE:
+            raise ValueError("a number is too large")
+        return value
+
+    def decimal(digits: str) -> float:
+        if not math.isfinite(value := float(digits)):
+            raise ValueError(f"{digits} is not a finite number")
+        return value
+
+    try:
+        return json.loads(text, parse_int=whole, parse_float=decimal, parse_constant=decimal)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """TOML that may come from elsewhere: a ValueError where it is none."""
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return parse_toml(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}; check the path") from None
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not UTF-8 text (byte {error.start}); save it as UTF-8") from None
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise UsageError(f"{path} is not valid TOML: {error}") from None
 
 

@@ -60,7 +60,7 @@ def plan(
     for sentence in worth_sentences(planning):
         screen.print(sentence, highlight=False)
     if plot is not None:
-        screen.print(f"drawn to {plot}", soft_wrap=True, highlight=False)
+        screen.print(f"drawn to {plot}", soft_wrap=True, highlight=False, markup=False)
 
 
 def bound(
@@ -85,7 +85,7 @@ def bound(
     for sentence in sentences(found):
         screen.print(sentence, highlight=False, markup=False)
     if plot is not None:
-        screen.print(f"drawn to {plot}", soft_wrap=True, highlight=False)
+        screen.print(f"drawn to {plot}", soft_wrap=True, highlight=False, markup=False)
 
 
 def report(

@@ -152,7 +152,7 @@ def bound_of(path: Path) -> Bound:
     try:
         history = tuple(_point(run, run.records[: position + 1]) for position in recorded)
         return Bound(run, _point(run, run.records), history, caveats(run))
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, ArithmeticError) as error:
         raise CheckpointError(
             f"the records of {path} are damaged or of another version ({error!r}); train the run again"
         ) from None

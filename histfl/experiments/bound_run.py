@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from histfl.errors import UsageError
+from histfl.errors import CheckpointError, UsageError
 from histfl.experiments.config import Config
 from histfl.experiments.records import Record
 from histfl.experiments.store import RunFolder
@@ -91,7 +91,17 @@ def _clients_per_cell(folder: RunFolder, config: Config) -> tuple[int, ...]:
             f"{folder.path} is not finished, and its clients per cell are told by {folder.summary_path.name} "
             "alone; finish the run with --resume"
         )
-    return tuple(int(count) for count in folder.read_summary()["clients_per_cell"])
+    counts, network = folder.read_summary().get("clients_per_cell"), config.network
+    if (
+        not isinstance(counts, list)
+        or not all(type(count) is int and count > 0 for count in counts)
+        or (len(counts), sum(counts)) != (network.cells, network.clients)
+    ):
+        raise CheckpointError(
+            f"{folder.summary_path}: clients_per_cell = {counts} is not of {network.cells} cells and "
+            f"{network.clients} clients; train the run again"
+        )
+    return tuple(counts)
 
 
 def caveats(run: BoundRun) -> tuple[str, ...]:

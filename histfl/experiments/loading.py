@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -10,7 +11,7 @@ from typing import Any
 
 from histfl.errors import UsageError
 from histfl.experiments.config import DEFAULT_MODEL, Config
-from histfl.settings import checked, read_toml
+from histfl.settings import checked, parse_toml, read_toml
 
 
 def preset_names() -> list[str]:
@@ -29,7 +30,7 @@ def load_config(source: str, settings: Sequence[str] = ()) -> Config:
     if source in preset_names():
         text = (resources.files("histfl.experiments") / "presets" / f"{source}.toml").read_text("utf-8")
         tables, place = tomllib.loads(text), f"preset {source}"
-    elif Path(source).is_file():
+    elif os.path.isfile(source):  # False of a name that is too long, where Path raises
         tables, place = read_toml(Path(source)), source
         _locate_profile(tables, Path(source).parent)
     else:
@@ -48,7 +49,7 @@ def _locate_profile(tables: Mapping[str, Any], folder: Path) -> None:
         return
     profile = network.get("profile")
     if isinstance(profile, str) and profile.endswith(".toml"):
-        network["profile"] = str((folder / profile).resolve())
+        network["profile"] = os.path.abspath(folder / profile)
 
 
 def apply_settings(tables: dict[str, Any], settings: Sequence[str]) -> None:
@@ -63,7 +64,7 @@ def apply_settings(tables: dict[str, Any], settings: Sequence[str]) -> None:
     name, profile = given.get(("model", "name")), given.get(("network", "profile"))
     if name is not None and isinstance(model, dict) and model.get("name", DEFAULT_MODEL) != name:
         tables["model"] = {}
-    file = str(Path(str(profile)).resolve()) if str(profile).endswith(".toml") else None
+    file = os.path.abspath(str(profile)) if str(profile).endswith(".toml") else None
     if file and isinstance(network, dict) and network.get("profile") != file:
         tables["network"] = {key: value for key, value in network.items() if key not in ("cells", "clients")}
     for setting, (section, key, value) in zip(settings, parsed, strict=True):
@@ -80,6 +81,6 @@ def _parsed(setting: str) -> tuple[str, str, Any]:
     if not (equals and dot and key):
         raise UsageError(f"--set {setting!r}: write it as section.key=value, for example training.rounds=20")
     try:
-        return section, key, tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        return section, key, parse_toml(f"value = {text}")["value"]
+    except ValueError:
         return section, key, text.strip()

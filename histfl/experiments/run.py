@@ -132,8 +132,13 @@ def _execute(experiment: Experiment, folder: RunFolder | None, on_round: OnRound
         records.append(round_record(experiment, outcome, evaluation, previous) | theory)
         if folder is not None:
             folder.append(records[-1])
-            checkpoint = Checkpoint(_trained(experiment, state), len(records), wall_seconds())
-            folder.save_checkpoint(checkpoint, config, ingredients)
+            folder.save_checkpoint(
+                _trained(experiment, state),
+                config,
+                ingredients,
+                rounds_done=len(records),
+                wall_seconds=wall_seconds(),
+            )
         if on_round is not None:
             on_round(records[-1])
         if done(config, records):
@@ -158,7 +163,7 @@ def _reopened(folder: RunFolder, config: Config, checkpoint: Checkpoint | None) 
             f"{folder.path} has {rounds_done} rounds already, more than training.rounds = "
             f"{config.training.rounds}; ask for at least as many"
         )
-    records = folder.truncate_rounds(rounds_done)
+    records = folder.truncate_rounds(checkpoint)
     folder.write_config(config)
     if (described := network_file(config)) is not None:
         folder.keep_network(described)

@@ -11,10 +11,10 @@ summary.json            the answer, once all rounds are done
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,29 +23,40 @@ from pathlib import Path
 import filelock
 import safetensors.torch
 import torch
+from pydantic import BaseModel, ConfigDict, Field
 from safetensors import SafetensorError, safe_open
 
 from histfl.errors import DISK_FAILURES, CheckpointError, StorageError, UsageError
+from histfl.experiments.checks import RoundLine
 from histfl.experiments.config import Config
-from histfl.experiments.records import TOTALS, Record
-from histfl.settings import checked
+from histfl.experiments.records import Record
+from histfl.settings import checked, parse_json, parse_toml
 from histfl.training import State
 
-FORMAT = "histfl-checkpoint-1"
+FORMAT = "histfl-checkpoint-2"
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The global model after `rounds_done` rounds and `wall_seconds` of computing."""
+    """The global model after `rounds_done` rounds, whose lines have the checksum `records`, and `wall_seconds`
+    of computing."""
 
     state: State
     rounds_done: int
     wall_seconds: float
+    records: str
 
 
-def _no_number(text: str) -> float:
-    """JSON has no NaN and no infinity; Python reads and writes them all the same, and we wrote none."""
-    raise ValueError(f"{text} in place of a number")
+class _About(BaseModel):
+    """What a checkpoint says of itself; `records` is the checksum of its rounds' lines."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    rounds_done: int = Field(ge=0)
+    wall_seconds: float = Field(ge=0)
+    run: str
+    ingredients: str
+    records: str
 
 
 class RunFolder:
@@ -60,6 +71,7 @@ class RunFolder:
         self.model_path = path / "model.safetensors"
         self.pictures_path = path / "pictures.json"
         self.summary_path = path / "summary.json"
+        self._records_checksum = ""  # of the lines that this process has read or written
 
     @property
     def _written(self) -> tuple[Path, ...]:
@@ -118,17 +130,19 @@ class RunFolder:
 
     def read_config(self) -> Config:
         try:
-            tables = tomllib.loads(self.config_path.read_text("utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            tables = parse_toml(self.config_path.read_text("utf-8"))
+        except (OSError, ValueError) as error:
             raise CheckpointError(f"{self.config_path} cannot be read: {error}; use another folder") from None
         return checked(Config, tables, str(self.config_path))
 
     def append(self, record: Record) -> None:
         """Add one round's record and see it onto the disk."""
+        line = json.dumps(record, allow_nan=False).encode()
         with storage_errors(self.rounds_path), self.rounds_path.open("ab") as file:
-            file.write((json.dumps(record, allow_nan=False) + "\n").encode())
+            file.write(line + b"\n")
             file.flush()
             os.fsync(file.fileno())
+        self._records_checksum = _chained(self._records_checksum, line)
 
     def read_rounds(self) -> list[Record]:
         """The records of all rounds whose line is whole."""
@@ -136,30 +150,33 @@ class RunFolder:
             return []
         try:
             lines = self.rounds_path.read_bytes().split(b"\n")[:-1]
-            records = [json.loads(line, parse_constant=_no_number) for line in lines]
+            records = [parse_json(line) for line in lines]
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{self.rounds_path} is damaged ({error}); use another folder") from None
         for number, record in enumerate(records, start=1):
-            if not isinstance(record, dict) or any(
-                not isinstance(record.get(name), int | float) for name in ("round", "accuracy", *TOTALS)
-            ):
-                raise CheckpointError(
-                    f"{self.rounds_path}, line {number} is no record of a round; use another folder"
-                )
+            checked(RoundLine, {"line": record}, f"{self.rounds_path.name}, line {number} in {self.path}")
         return records
 
-    def truncate_rounds(self, rounds_done: int) -> list[Record]:
+    def truncate_rounds(self, checkpoint: Checkpoint | None) -> list[Record]:
         """Drop what was written of rounds past the checkpoint and return the records that stay."""
-        records = self.read_rounds()[:rounds_done]
-        if [record.get("round") for record in records] != list(range(1, rounds_done + 1)):
+        records = self.read_rounds()
+        if checkpoint is None and (len(records) > 1 or self.summary_path.exists()):
+            raise CheckpointError(
+                f"{self.path} has {len(records)} rounds and no {self.checkpoint_path.name} to go on from; "
+                "use another folder, or empty this one to start again"
+            )
+        rounds_done = checkpoint.rounds_done if checkpoint else 0
+        lines = self.rounds_path.read_bytes().split(b"\n")[:rounds_done] if records else []
+        checksum = functools.reduce(_chained, lines, "")
+        if len(records) < rounds_done or (checkpoint and checksum != checkpoint.records):
             raise CheckpointError(
                 f"{self.rounds_path} has not the {rounds_done} rounds of {self.checkpoint_path.name}; "
                 "one of them is damaged or from another run; use another folder"
             )
         if self.rounds_path.exists():
-            kept = b"".join(line + b"\n" for line in self.rounds_path.read_bytes().split(b"\n")[:rounds_done])
-            write_whole(self.rounds_path, kept)
-        return records
+            write_whole(self.rounds_path, b"".join(line + b"\n" for line in lines))
+        self._records_checksum = checksum
+        return records[:rounds_done]
 
     def reopen(self) -> None:
         """Take away what says that the run is finished, before it goes on."""
@@ -167,18 +184,20 @@ class RunFolder:
             for path in (self.summary_path, self.model_path, self.pictures_path):
                 path.unlink(missing_ok=True)
 
-    def save_checkpoint(self, checkpoint: Checkpoint, config: Config, ingredients: str) -> None:
+    def save_checkpoint(
+        self, state: State, config: Config, ingredients: str, *, rounds_done: int, wall_seconds: float
+    ) -> None:
         """`ingredients` is the digest of the network, the data and the first model that the run started from."""
-        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.state.items()}
-        about = {
-            "rounds_done": checkpoint.rounds_done,
-            "wall_seconds": checkpoint.wall_seconds,
-            "run": config.fingerprint(),
-            "ingredients": ingredients,
-            "tensors": digest(tensors),
-        }
-        data = safetensors.torch.save(tensors, metadata={"format": FORMAT, "about": json.dumps(about)})
-        write_whole(self.checkpoint_path, data)
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
+        about = _About(
+            rounds_done=rounds_done,
+            wall_seconds=wall_seconds,
+            run=config.fingerprint(),
+            ingredients=ingredients,
+            records=self._records_checksum,
+        ).model_dump_json()
+        metadata = {"format": FORMAT, "about": about, "checksum": digest(tensors, about)}
+        write_whole(self.checkpoint_path, safetensors.torch.save(tensors, metadata=metadata))
 
     def load_checkpoint(
         self, config: Config, ingredients: str, like: Mapping[str, torch.Tensor]
@@ -186,30 +205,31 @@ class RunFolder:
         """The last checkpoint, moved to where `like`'s tensors lie; None before the first one."""
         if not self.checkpoint_path.exists():
             return None
-        refuse = f"{self.checkpoint_path} is {{}}; use another folder, or remove the file to start again"
+        refuse = f"{self.checkpoint_path} is {{}}; use another folder, or empty this one to start again"
         try:
             with safe_open(self.checkpoint_path, framework="pt") as file:
                 metadata = file.metadata() or {}
                 state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-            about = json.loads(metadata["about"])
-            rounds_done, wall_seconds = int(about["rounds_done"]), float(about["wall_seconds"])
-            fingerprint, started_from, checksum = about["run"], about["ingredients"], about["tensors"]
-        except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
-            raise CheckpointError(refuse.format(f"damaged or no histfl checkpoint ({error})")) from None
-        if metadata.get("format") != FORMAT or fingerprint != config.fingerprint():
+            if metadata.get("format") != FORMAT:
+                raise ValueError(f"its format is {metadata.get('format')}")
+            if digest(state, metadata["about"]) != metadata["checksum"]:
+                raise ValueError("its checksum does not match")
+            about = _About.model_validate(parse_json(metadata["about"]))
+        except (OSError, SafetensorError, KeyError, ValueError) as error:
+            reason = " ".join(str(error).split())
+            raise CheckpointError(refuse.format(f"damaged or no histfl checkpoint ({reason})")) from None
+        if about.run != config.fingerprint():
             raise CheckpointError(refuse.format("from another run"))
-        if started_from != ingredients:
+        if about.ingredients != ingredients:
             raise CheckpointError(
                 refuse.format("of a run on another network, other data or another first model")
             )
-        if digest(state) != checksum or rounds_done < 0:
-            raise CheckpointError(refuse.format("damaged: its checksum does not match"))
         if {name: (x.shape, x.dtype) for name, x in state.items()} != {
             name: (x.shape, x.dtype) for name, x in like.items()
         }:
             raise CheckpointError(refuse.format("of another model"))
         placed = {name: state[name].to(tensor.device) for name, tensor in like.items()}
-        return Checkpoint(placed, rounds_done, wall_seconds)
+        return Checkpoint(placed, about.rounds_done, about.wall_seconds, about.records)
 
     def save_model(self, state: Mapping[str, torch.Tensor]) -> None:
         """The trained model's parameters and buffers; tied tensors are stored once each, as copies."""
@@ -224,7 +244,7 @@ class RunFolder:
 
     def read_summary(self) -> Record:
         try:
-            summary = json.loads(self.summary_path.read_text("utf-8"))
+            summary = parse_json(self.summary_path.read_text("utf-8"))
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{self.summary_path} cannot be read: {error}") from None
         if not isinstance(summary, dict):
@@ -237,7 +257,8 @@ def write_whole(path: Path, data: bytes) -> None:
     unfinished = path.parent / (path.name + ".unfinished")
     with storage_errors(path):
         try:
-            with unfinished.open("wb") as file:
+            unfinished.unlink(missing_ok=True)  # of a process that was killed, or a link to somewhere else
+            with unfinished.open("xb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
@@ -257,9 +278,14 @@ def storage_errors(path: Path) -> Iterator[None]:
         raise UsageError(f"cannot write {path}: {reason}; write elsewhere") from error
 
 
-def digest(tensors: Mapping[str, torch.Tensor]) -> str:
-    """A checksum of names and values."""
-    checksum = hashlib.blake2b(digest_size=32)
+def _chained(checksum: str, line: bytes) -> str:
+    """The checksum of lines, one line further."""
+    return hashlib.blake2b(checksum.encode() + line, digest_size=32).hexdigest()
+
+
+def digest(tensors: Mapping[str, torch.Tensor], words: str = "") -> str:
+    """A checksum of names and values, and of `words`."""
+    checksum = hashlib.blake2b(words.encode(), digest_size=32)
     for name in sorted(tensors):
         checksum.update(name.encode() + b"\0")
         checksum.update(tensors[name].detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from histfl.cli import main
-from histfl.errors import CheckpointError, UsageError
+from histfl.errors import UsageError
 from histfl.experiments.bound import bound_of
 from histfl.experiments.bound_page import bound_figure, sentences
 from histfl.experiments.bound_run import BoundRun
@@ -308,7 +308,15 @@ def test_other_methods_have_no_theorem(tmp_path: Path) -> None:
 
 def test_damaged_records_are_refused(copy: Path) -> None:
     change_records(copy, lambda record: record.pop("units"))
-    with pytest.raises(CheckpointError, match="damaged or of another version"):
+    with pytest.raises(UsageError, match=r"rounds\.jsonl, line 1 in .*: line\.units: this key is needed"):
+        bound_of(copy)
+
+
+@pytest.mark.parametrize("name", ["gradient_norm", "smoothness", "model_norm", "gradient_variance"])
+@pytest.mark.parametrize("value", [1e308, "x", None, [[1.0]]])
+def test_damaged_constants_are_refused(copy: Path, name: str, value: object) -> None:
+    change_records(copy, lambda record: record.get("theory", {}).update({name: value}))
+    with pytest.raises(UsageError, match=rf"rounds\.jsonl, line 1 in .*: line\.theory\.{name}"):
         bound_of(copy)
 
 

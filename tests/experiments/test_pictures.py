@@ -11,9 +11,9 @@ import pytest
 from histfl.data import label_mix
 from histfl.experiments import pictures as module
 from histfl.experiments.build import Experiment, build, load_ingredients
+from histfl.experiments.checks import Pictures
 from histfl.experiments.loading import load_config
 from histfl.experiments.pictures import SHARED, label_picture, partition_picture
-from histfl.experiments.report.checks import Pictures
 from histfl.experiments.run import execute
 from histfl.experiments.store import RunFolder
 from histfl.training import hist

@@ -79,7 +79,7 @@ def test_what_is_said_of_a_folder_can_be_done_from_python(tmp_path: Path) -> Non
     with pytest.raises(CheckpointError, match=r"method\.name = 'hist', not 'ist'; .* or use another folder$"):
         trained("ist", out=tmp_path, resume=True)
     (tmp_path / "checkpoint.safetensors").write_bytes(b"damaged")
-    with pytest.raises(CheckpointError, match="use another folder, or remove the file to start again"):
+    with pytest.raises(CheckpointError, match="use another folder, or empty this one to start again"):
         trained("hist", out=tmp_path, resume=True)
 
 

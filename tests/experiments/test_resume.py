@@ -190,11 +190,20 @@ def empty(path: Path) -> None:
 
 
 def of_another_run(path: Path) -> None:
-    data = path.read_bytes().replace(b'\\"run\\": \\"', b'\\"run\\": \\"0', 1)
-    path.write_bytes(data)
+    before = path.read_bytes()
+    path.write_bytes(re.sub(rb'\\"run\\":\\"....', rb'\\"run\\":\\"0000', before))
+    assert path.read_bytes() != before
 
 
-@pytest.mark.parametrize("damage", [garbage, truncated, flipped, foreign, empty, of_another_run])
+def of_another_round(path: Path) -> None:
+    before = path.read_bytes()
+    path.write_bytes(before.replace(b'\\"rounds_done\\":3', b'\\"rounds_done\\":2'))
+    assert path.read_bytes() != before
+
+
+@pytest.mark.parametrize(
+    "damage", [garbage, truncated, flipped, foreign, empty, of_another_run, of_another_round]
+)
 def test_a_damaged_or_foreign_checkpoint_is_refused(
     histfl_command: Command, tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
@@ -220,6 +229,34 @@ def test_missing_or_damaged_records_are_refused(histfl_command: Command, tmp_pat
         answer = histfl_command("run", *LONG, "--out", tmp_path, "--resume")
         assert answer.code == 2, damaged
         assert "rounds.jsonl" in answer.err
+
+
+def test_records_of_another_run_are_refused(histfl_command: Command, tmp_path: Path) -> None:
+    for seed in ("1", "2"):
+        histfl_command("run", *SMALL, "--set", f"training.seed={seed}", "--out", tmp_path / seed)
+    shutil.copy(tmp_path / "2" / "rounds.jsonl", tmp_path / "1" / "rounds.jsonl")
+    answer = histfl_command("run", *LONG, "--out", tmp_path / "1", "--resume")
+    assert answer.code == 2
+    assert "has not the 3 rounds of checkpoint.safetensors" in answer.err
+
+
+def test_a_run_without_its_checkpoint_is_left_as_it_is(histfl_command: Command, tmp_path: Path) -> None:
+    histfl_command("run", *SMALL, "--out", tmp_path)
+    (tmp_path / "checkpoint.safetensors").unlink()
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    answer = histfl_command("run", *LONG, "--out", tmp_path, "--resume")
+    assert answer.code == 2
+    assert "has 3 rounds and no checkpoint.safetensors to go on from" in answer.err
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
+
+
+def test_no_link_leads_a_file_out_of_the_folder(histfl_command: Command, tmp_path: Path) -> None:
+    histfl_command("run", *SMALL, "--out", tmp_path / "run")
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    (tmp_path / "run" / "report.html.unfinished").symlink_to(precious)
+    assert histfl_command("report", tmp_path / "run").code == 0
+    assert precious.read_text() == "mine"
 
 
 def test_nothing_to_resume_is_said(histfl_command: Command, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from histfl.errors import CheckpointError, HistflError, UsageError
+from histfl.experiments.checks import Pictures, Summary
 from histfl.experiments.records import Record, reached, summarise
-from histfl.experiments.report.checks import Pictures, RoundLine, Summary
 from histfl.experiments.run import Run
 from histfl.experiments.store import RunFolder
-from histfl.settings import checked, read_toml
+from histfl.settings import checked, parse_json, read_toml
 
 RUN_FILES = frozenset({"config.toml", "rounds.jsonl", "summary.json"})
 
@@ -59,7 +58,7 @@ def gather(folders: Iterable[Path]) -> Gathered:
     """Every run in and below `folders`, by name: its path below what all the folders have in common."""
     tops = [Path(os.path.abspath(folder)) for folder in folders]
     for top in tops:
-        if not top.is_dir():
+        if not os.path.isdir(top):  # False of a name that is too long, where Path raises
             raise UsageError(f"{top} is no folder; give run folders or a sweep's folder")
     found = sorted({path for top in tops for path in _run_folders(top)})
     if not found:
@@ -93,19 +92,20 @@ def read_shown(path: Path, name: str) -> ShownRun:
         raise CheckpointError("no round is done yet")
     cells: set[int] = set()
     for number, record in enumerate(records, start=1):
-        line = checked(RoundLine, {"line": record}, f"{folder.rounds_path.name}, line {number}")
-        if line.line.round != number:
-            raise CheckpointError(f"{folder.rounds_path.name}, line {number} is of round {line.line.round}")
-        cells.update((len(line.line.latency.cell_seconds), len(line.line.submodel_parameters)))
+        if record["round"] != number:
+            raise CheckpointError(f"{folder.rounds_path.name}, line {number} is of round {record['round']}")
+        cells.update((len(record["latency"]["cell_seconds"]), len(record["submodel_parameters"])))
     if len(cells) != 1:
         raise CheckpointError(f"{folder.rounds_path.name} has rounds of {sorted(cells)} cells")
     if folder.summary_path.exists():
         summary, planned = folder.read_summary(), len(records)
-        told = checked(Summary, summary, folder.summary_path.name).rounds
-        if told > len(records):
+        told = checked(Summary, summary, folder.summary_path.name)
+        if told.rounds != len(records):
             raise CheckpointError(
-                f"{folder.summary_path.name} is of {told} rounds, and {folder.rounds_path.name} has {len(records)}"
+                f"{folder.summary_path.name} is of {told.rounds} rounds, and {folder.rounds_path.name} has {len(records)}"
             )
+        if told.method != config.method.name or told.final_accuracy != records[-1]["accuracy"]:
+            raise CheckpointError(f"{folder.summary_path.name} is of another run")
     else:
         summary = summarise(config, records, about={}, wall_seconds=0.0)
         del summary["versions"], summary["wall_seconds"]  # this process's, not the run's
@@ -117,7 +117,7 @@ def read_shown(path: Path, name: str) -> ShownRun:
 def _pictures(folder: RunFolder) -> Record:
     """What the run keeps to be drawn; nothing where an older or interrupted run has none."""
     try:
-        pictures = json.loads(folder.pictures_path.read_text("utf-8"))
+        pictures = parse_json(folder.pictures_path.read_text("utf-8"))
     except (OSError, ValueError):
         return {}
     if not isinstance(pictures, dict):

@@ -86,7 +86,7 @@ def baseline_of(group: Group, groups: Sequence[Group]) -> Group | None:
 
 def _identity(run: ShownRun) -> str:
     """The configuration less its seed."""
-    return json.dumps(without(run.config, SEED), sort_keys=True)
+    return json.dumps(without(run.config, SEED), sort_keys=True, default=str)
 
 
 def _setting(group: Group) -> str:

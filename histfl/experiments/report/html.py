@@ -63,7 +63,7 @@ def frame(title: str, body: str, *, refresh_seconds: int | None = None) -> str:
 
 def write_figure(path: Path, figure: go.Figure) -> None:
     """One figure as a self-contained page, whole or not at all."""
-    write_whole(path, figure.to_html(include_plotlyjs=True).encode())
+    write_whole(path, figure.to_html(include_plotlyjs=True).encode(errors="backslashreplace"))
 
 
 def plots_html(plots: Sequence[Plot], key: str) -> str:

@@ -30,7 +30,9 @@ PARTITIONS, LABEL_MIXES, THEORIES = 6, 3, 4  # pictures on one page; the rest is
 
 def write_report(path: Path, title: str, gathered: Gathered, *, refresh_seconds: int | None = None) -> None:
     """Write the page, whole or not at all; while runs go on an open page reloads itself."""
-    write_whole(path, report_page(title, gathered, refresh_seconds=refresh_seconds).encode())
+    write_whole(
+        path, report_page(title, gathered, refresh_seconds=refresh_seconds).encode(errors="backslashreplace")
+    )
 
 
 def report_page(title: str, gathered: Gathered, *, refresh_seconds: int | None = None) -> str:

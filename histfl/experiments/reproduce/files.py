@@ -23,11 +23,12 @@ from histfl.experiments.records import Record, done, reached
 from histfl.experiments.reproduce.artefact import Artefact
 from histfl.experiments.reproduce.results import COLUMNS, Result, Results
 from histfl.experiments.store import RunFolder, storage_errors, write_whole
-from histfl.settings import checked
+from histfl.settings import checked, parse_json
 
 POINTS = 120
 DIGITS = 7  # significant ones of the kept numbers
 ORIGIN, DIVERGED = "origin.json", "diverged.json"  # beside a run's own files
+NOTED = ("commit", "machine", "torch")  # in the origin
 _SEPARATOR = "; "  # between the commits, and the machines, of a run that was done in pieces
 FROM_SUMMARY = (
     "engine",
@@ -76,7 +77,7 @@ def result_of(artefact: Artefact, arm: Arm, folder: Path) -> Result | None:
         "config": arm.config.model_dump(mode="json", exclude_none=True),
         "seed": arm.config.training.seed,
         **{key: summary.get(key) for key in FROM_SUMMARY},
-        **_json(folder / ORIGIN),
+        **{key: value for key, value in _json(folder / ORIGIN).items() if key in NOTED},
         "command": _command(artefact, arm, summary),
         "diverged": diverged,
     }
@@ -97,7 +98,9 @@ def write_result(path: Path, result: Result) -> None:
         **result.about,
         "records": {key: values.tolist() for key, values in result.columns.items()},
     }
-    lines = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in tables.items())
+    lines = ",\n".join(
+        f" {json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in tables.items()
+    )
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, f"{{\n{lines}\n}}\n".encode())
@@ -106,8 +109,16 @@ def write_result(path: Path, result: Result) -> None:
 def read_result(path: Path) -> Result:
     """A result as `write_result` left it."""
     try:
-        tables = json.loads(path.read_text("utf-8"))
+        tables = parse_json(path.read_text("utf-8"))
         columns = {key: np.array(tables["records"][key], dtype=np.float64) for key in COLUMNS}
+        if {column.shape for column in columns.values()} != {(len(tables["records"]["round"]),)}:
+            raise ValueError("its columns are of other lengths")
+        for key in ("labels", "to_target", "config"):
+            if not isinstance(tables[key], dict):
+                raise ValueError(f"{key} = {tables[key]!r} is no table")
+        for key in ("commit", "machine", "torch", "command"):
+            if not isinstance(tables.get(key), str | None):
+                raise ValueError(f"{key} = {tables[key]!r} is no text")
         known = ("arm", "labels", "finished", "rounds_done", "to_target", "records")
         about = {key: value for key, value in tables.items() if key not in known}
         return Result(
@@ -232,7 +243,9 @@ def _json(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        found: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
+        found: dict[str, Any] = parse_json(path.read_text("utf-8"))
+        if not isinstance(found, dict):
+            raise ValueError(f"{found!r} is no table")
+    except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} is damaged ({error}); remove it") from None
     return found

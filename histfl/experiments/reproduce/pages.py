@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -96,7 +97,7 @@ def write_documentation(artefacts: Sequence[Artefact], results: Path, docs: Path
         overview.append((f"[{artefact.title}](#{artefact.name})", *(counts[verdict] for verdict in VERDICTS)))
     table = _markdown(("artefact", "claims that hold", "that do not", "not yet run"), overview)
     page = docs / "reproduction.md"
-    write_whole(page, "\n".join([INTRODUCTION, table, *sections]).encode())
+    write_whole(page, "\n".join([INTRODUCTION, table, *sections]).encode(errors="backslashreplace"))
     return page
 
 
@@ -154,7 +155,7 @@ def _short(commit: str) -> str:
 
 
 def _listed(values: Any) -> str:
-    return ", ".join(sorted({str(value) for value in values if value})) or "unknown"
+    return ", ".join(sorted({html.escape(str(value)) for value in values if value})) or "unknown"
 
 
 def _markdown(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

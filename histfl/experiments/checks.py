@@ -1,4 +1,4 @@
-"""What a report reads of a run's files: they may come from elsewhere, so nothing is taken on trust."""
+"""What is read of a run's files: they may come from elsewhere, so nothing is taken on trust."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 Number = Annotated[float, Field(strict=True)]
+Accuracy = Annotated[float, Field(strict=True, ge=0, le=1)]
+Cost = Annotated[float, Field(strict=True, ge=0)]
+MOST_CELLS = 100_000  # that are drawn
 Count = Annotated[int, Field(strict=True, ge=0)]
 
 
@@ -15,20 +18,41 @@ class _Read(BaseModel):
 
 
 class Latency(_Read):
-    compute_seconds: Number
-    uplink_seconds: Number
-    cell_seconds: Annotated[list[Number], Field(min_length=1)]
+    compute_seconds: Cost
+    uplink_seconds: Cost
+    cell_seconds: Annotated[list[Cost], Field(min_length=1)]
+
+
+Estimate = Annotated[float, Field(strict=True, ge=-1e30, le=1e30)]  # an unbiased one may be below zero
+
+
+class Theory(_Read):
+    loss: Estimate
+    gradient_norm: Estimate
+    cell_divergence: Estimate
+    client_divergence: Annotated[list[Estimate], Field(min_length=1)]
+    gradient_variance: Annotated[list[Estimate], Field(min_length=1)]
+    smoothness: Estimate
+    model_norm: Estimate
+    parameters: Count
 
 
 class Round(_Read):
     round: Count
-    accuracy: Number
-    megabytes_per_client: Number
-    simulated_seconds: Number
-    edge_error: Number
+    accuracy: Accuracy
+    loss: Number
+    megabytes_per_client: Cost
+    edge_cloud_megabytes: Cost
+    simulated_seconds: Cost
+    energy_joules: Cost
+    client_steps: Count
+    edge_error: Cost
+    aggregation_error: Cost
     latency: Latency
-    submodel_parameters: Annotated[list[Number], Field(min_length=1)]
+    submodel_parameters: Annotated[list[Count], Field(min_length=1)]
+    units: list[list[Count]]
     active_cells: list[Count] | None = None
+    theory: Theory | None = None
 
     @model_validator(mode="after")
     def _cells_are_numbered(self) -> Round:
@@ -36,6 +60,8 @@ class Round(_Read):
             raise ValueError(
                 f"{len(self.active_cells)} active cells, but seconds of {len(self.latency.cell_seconds)}"
             )
+        if len({len(counts) for counts in self.units}) > 1:
+            raise ValueError("the units are not of the same layers in every cell")
         return self
 
 
@@ -47,20 +73,20 @@ class RoundLine(_Read):
 
 class Reached(_Read):
     round: Count
-    megabytes_per_client: Number
-    simulated_seconds: Number
+    megabytes_per_client: Cost
+    simulated_seconds: Cost
 
 
 class Summary(_Read):
     method: str
     rounds: Count
     seed: Count
-    final_accuracy: Number
-    best_accuracy: Number
-    megabytes_per_client: Number
-    edge_cloud_megabytes: Number
-    simulated_seconds: Number
-    energy_joules: Number
+    final_accuracy: Accuracy
+    best_accuracy: Accuracy
+    megabytes_per_client: Cost
+    edge_cloud_megabytes: Cost
+    simulated_seconds: Cost
+    energy_joules: Cost
     to_target: dict[str, Reached | None]
     versions: dict[str, str]
 
@@ -85,7 +111,7 @@ class Layer(_Read):
 
 class Partition(_Read):
     round: Count
-    cells: Count
+    cells: Annotated[int, Field(strict=True, ge=1, le=MOST_CELLS)]
     active_cells: list[Count] | None = None
     groups: Count
     layers: list[Layer]
