@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -44,6 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             fail(
                 f"{' '.join(str(error).split())[-200:]}; ask for less: fewer clients, steps or edge rounds", 2
             )
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            fail(f"{str(error.filename)[:100]}...: the name is too long; check it", 2)
         if not hasattr(error, "format_message"):  # not click's report of a wrong command line
             raise
         if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help text

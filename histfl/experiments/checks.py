@@ -146,3 +146,37 @@ class Labels(_Read):
 class Pictures(_Read):
     partition: Partition
     labels: Labels
+
+
+class Columns(_Read):
+    """The rounds that are kept of a run."""
+
+    round: list[Cost]
+    accuracy: list[Accuracy]
+    loss: list[Number]
+    megabytes_per_client: list[Cost]
+    simulated_seconds: list[Cost]
+
+    @model_validator(mode="after")
+    def _lengths_agree(self) -> Columns:
+        if len({len(column) for column in dict(self).values()}) > 1:
+            raise ValueError("the columns are of different lengths")
+        return self
+
+
+class KeptResult(_Read):
+    """What `histfl reproduce collect` keeps of an arm."""
+
+    arm: str
+    labels: dict[str, str | int | float | list[int]]
+    finished: Annotated[bool, Field(strict=True)]
+    to_target: dict[str, Reached | None]
+    config: dict[str, dict[str, Any]]
+    records: Columns
+    wall_seconds: Cost | None = None
+    versions: dict[str, str] | None = None
+    commit: str | None = None
+    machine: str | None = None
+    torch: str | None = None
+    command: str
+    diverged: str | None = None

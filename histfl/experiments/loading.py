@@ -30,7 +30,7 @@ def load_config(source: str, settings: Sequence[str] = ()) -> Config:
     if source in preset_names():
         text = (resources.files("histfl.experiments") / "presets" / f"{source}.toml").read_text("utf-8")
         tables, place = tomllib.loads(text), f"preset {source}"
-    elif os.path.isfile(source):  # False of a name that is too long, where Path raises
+    elif Path(source).is_file():
         tables, place = read_toml(Path(source)), source
         _locate_profile(tables, Path(source).parent)
     else:

@@ -58,7 +58,7 @@ def gather(folders: Iterable[Path]) -> Gathered:
     """Every run in and below `folders`, by name: its path below what all the folders have in common."""
     tops = [Path(os.path.abspath(folder)) for folder in folders]
     for top in tops:
-        if not os.path.isdir(top):  # False of a name that is too long, where Path raises
+        if not top.is_dir():
             raise UsageError(f"{top} is no folder; give run folders or a sweep's folder")
     found = sorted({path for top in tops for path in _run_folders(top)})
     if not found:

@@ -18,6 +18,7 @@ import numpy as np
 
 from histfl.errors import CheckpointError, HistflError
 from histfl.experiments.arms import Arm
+from histfl.experiments.checks import KeptResult
 from histfl.experiments.config import Config, without
 from histfl.experiments.records import Record, done, reached
 from histfl.experiments.reproduce.artefact import Artefact
@@ -110,22 +111,17 @@ def read_result(path: Path) -> Result:
     """A result as `write_result` left it."""
     try:
         tables = parse_json(path.read_text("utf-8"))
+        if not isinstance(tables, dict):
+            raise ValueError("it is no table")
+        checked(KeptResult, tables, path.name)
         columns = {key: np.array(tables["records"][key], dtype=np.float64) for key in COLUMNS}
-        if {column.shape for column in columns.values()} != {(len(tables["records"]["round"]),)}:
-            raise ValueError("its columns are of other lengths")
-        for key in ("labels", "to_target", "config"):
-            if not isinstance(tables[key], dict):
-                raise ValueError(f"{key} = {tables[key]!r} is no table")
-        for key in ("commit", "machine", "torch", "command"):
-            if not isinstance(tables.get(key), str | None):
-                raise ValueError(f"{key} = {tables[key]!r} is no text")
         known = ("arm", "labels", "finished", "rounds_done", "to_target", "records")
         about = {key: value for key, value in tables.items() if key not in known}
         return Result(
             tables["arm"], tables["labels"], columns, tables["to_target"], tables["finished"], about
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{path} is no result of an arm ({error!r}); collect it again") from None
+    except (OSError, ValueError, HistflError) as error:
+        raise CheckpointError(f"{path} is no result of an arm ({error}); collect it again") from None
 
 
 def kept_results(artefact: Artefact, folder: Path) -> tuple[Results, list[str]]:

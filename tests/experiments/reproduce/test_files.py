@@ -239,3 +239,22 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     path.write_text("{}")
     with pytest.raises(CheckpointError, match=r"hist-seed1\.json is no result"):
         kept_results(small_artefact(), tmp_path)
+
+
+@pytest.mark.parametrize("text", ["null", "5", '"x"', "[]", "{}", "1e400", "NaN", "[[1]]"])
+def test_a_damaged_result_is_named_or_shown(tmp_path: Path, text: str) -> None:
+    """Whatever lies in place of a value: the page is written, or one line says which file is no result."""
+    artefact = small_artefact()
+    run(artefact, tmp_path / "runs")
+    path, *_ = collect(artefact, tmp_path / "runs", tmp_path / "kept")
+    whole = json.loads(path.read_text())
+    keys = [(key,) for key in whole] + [("records", key) for key in whole["records"]]
+    for key in keys:
+        changed = json.loads(json.dumps(whole))
+        holder = changed if len(key) == 1 else changed[key[0]]
+        holder[key[-1]] = "@here@"
+        path.write_text(json.dumps(changed).replace('"@here@"', text))
+        try:
+            write_documentation([artefact], tmp_path / "kept", tmp_path / "page.md")
+        except CheckpointError as error:
+            assert path.name in str(error)
