@@ -106,7 +106,8 @@ def call_factory(
         signature.bind(**arguments)
     except TypeError as error:
         takes = [key for key in parameters if key not in offered]
-        raise UsageError(f"{place}: {error}; its options are: {', '.join(takes) or 'none'}") from None
+        given = f"; histfl itself gives {', '.join(offered)}" if offered else ""
+        raise UsageError(f"{place}: {error}; its options are: {', '.join(takes) or 'none'}{given}") from None
     try:
         return factory(**arguments)
     except HistflError:

@@ -136,6 +136,10 @@ def answer_sentence(groups: Sequence[Group]) -> str:
     return "No target accuracy was reached by both hierarchical FedAvg and another run."
 
 
+def _rounds(number: int) -> str:
+    return "1 round" if number == 1 else f"{number} rounds"
+
+
 def targets_of(groups: Sequence[Group]) -> list[str]:
     return sorted(
         {target for group in groups for run in group.runs for target in run.summary["to_target"]}, key=float
@@ -164,7 +168,7 @@ def _alone(groups: Sequence[Group]) -> str:
         for key in ("final_accuracy", "megabytes_per_client", "simulated_seconds")
     }
     return (
-        f"{group.label} is at {mean['final_accuracy']:.1%} accuracy after {group.num_rounds} rounds, "
+        f"{group.label} is at {mean['final_accuracy']:.1%} accuracy after {_rounds(group.num_rounds)}, "
         f"{in_megabytes(mean['megabytes_per_client'])} MB a client and {mean['simulated_seconds']:.3g} simulated seconds."
     )
 

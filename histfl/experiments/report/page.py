@@ -28,6 +28,12 @@ from histfl.experiments.store import write_whole
 PARTITIONS, LABEL_MIXES, THEORIES = 6, 3, 4  # pictures on one page; the rest is a report of their own
 
 
+COUNTED = (
+    "MB a client: what it sends to its edge, in 2^20 bytes. Simulated seconds: computing and uplink of the slowest "
+    "clients; the downlink and the link to the cloud are not counted."
+)
+
+
 def write_report(path: Path, title: str, gathered: Gathered, *, refresh_seconds: int | None = None) -> None:
     """Write the page, whole or not at all; while runs go on an open page reloads itself."""
     write_whole(
@@ -82,7 +88,7 @@ def _answer(groups: Sequence[Group]) -> str:
     caption = "What accuracy cost" + ("; several seeds: their mean, and the range below it" if seeds else "")
     if any(baseline_of(group, groups) not in (None, group) for group in groups):
         caption += "; below a cost its ratio to hierarchical FedAvg"
-    return table_html(answer_table(groups), caption + ".", "answer")
+    return table_html(answer_table(groups), f"{caption}. {COUNTED}", "answer")
 
 
 def _sections(groups: Sequence[Group], runs: Sequence[ShownRun]) -> Iterator[tuple[str, str, str]]:
