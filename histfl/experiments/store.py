@@ -26,7 +26,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from safetensors import SafetensorError, safe_open
 
-from histfl.errors import DISK_FAILURES, CheckpointError, StorageError, UsageError
+from histfl.errors import DISK_FAILURES, CheckpointError, StorageError, UsageError, in_one_line
 from histfl.experiments.checks import RoundLine
 from histfl.experiments.config import Config
 from histfl.experiments.records import Record
@@ -154,7 +154,10 @@ class RunFolder:
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{self.rounds_path} is damaged ({error}); use another folder") from None
         for number, record in enumerate(records, start=1):
-            checked(RoundLine, {"line": record}, f"{self.rounds_path.name}, line {number} in {self.path}")
+            try:
+                checked(RoundLine, {"line": record}, f"{self.rounds_path.name}, line {number} in {self.path}")
+            except UsageError as error:
+                raise CheckpointError(f"{error}; use another folder") from None
         return records
 
     def truncate_rounds(self, checkpoint: Checkpoint | None) -> list[Record]:
@@ -216,8 +219,9 @@ class RunFolder:
                 raise ValueError("its checksum does not match")
             about = _About.model_validate(parse_json(metadata["about"]))
         except (OSError, SafetensorError, KeyError, ValueError) as error:
-            reason = " ".join(str(error).split())
-            raise CheckpointError(refuse.format(f"damaged or no histfl checkpoint ({reason})")) from None
+            raise CheckpointError(
+                refuse.format(f"damaged or no histfl checkpoint ({in_one_line(error)})")
+            ) from None
         if about.run != config.fingerprint():
             raise CheckpointError(refuse.format("from another run"))
         if about.ingredients != ingredients:

@@ -145,6 +145,11 @@ def test_the_page_of_settings_is_up_to_date() -> None:
             assert f"| `{key}` |" in written
 
 
+def test_the_citation_is_of_this_version() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text("utf-8")
+
+
 def test_every_key_of_a_record_is_explained() -> None:
     config = load_config("quickstart", [*SHRINK, "network.clients=4", "theory.every=1"])
     (record,) = execute(prepare(config, device="cpu")).records
