@@ -222,14 +222,18 @@ def _load(model: nn.Module, state: State) -> None:
 
 
 def _calibrate(experiment: Experiment) -> None:
-    """BatchNorm statistics of the merged model, from a fixed sample of the clients' data."""
+    """BatchNorm statistics of the merged model, from a fixed sample of the clients' data.
+
+    They are those of the images that the clients train on: augmented, where training augments them.
+    """
     if not has_batch_statistics(experiment.model):
         return
     task = experiment.hist.task
-    order = task.split.order
-    chosen = task.seeds.numpy("calibration").choice(
-        order, min(CALIBRATION_SAMPLES, len(order)), replace=False
-    )
+    order, generator = task.split.order, task.seeds.numpy("calibration")
+    chosen = generator.choice(order, min(CALIBRATION_SAMPLES, len(order)), replace=False)
     samples = task.data.inputs[torch.from_numpy(chosen).to(experiment.device)]
+    if task.augment is not None:
+        variants = generator.integers(task.augment.num_variants, size=len(samples))
+        samples = task.augment.apply(samples, torch.from_numpy(variants).to(experiment.device))
     parts = math.ceil(len(samples) / CALIBRATION_BATCH)  # even ones: a last batch of one has no variance
     recompute_statistics(experiment.model, samples.tensor_split(parts))
