@@ -17,5 +17,6 @@ def test_statistics_are_of_augmented_images_where_training_augments_them(
     body = [nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.Flatten(), nn.Linear(64, 3)]
     run = train(nn.Sequential(nn.BatchNorm2d(1), *body), ones, augment=augment)
     of_inputs = run.model.get_submodule("0")
-    assert isinstance(of_inputs, nn.BatchNorm2d) and of_inputs.running_mean is not None
+    assert isinstance(of_inputs, nn.BatchNorm2d)
+    assert of_inputs.running_mean is not None
     assert of_inputs.running_mean.item() == pytest.approx(share_of_ones, abs=0.02)

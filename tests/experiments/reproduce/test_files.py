@@ -47,7 +47,7 @@ def test_a_long_run_is_thinned_and_keeps_what_matters(tmp_path: Path) -> None:
     assert result is not None
     written = {record["round"]: record for record in records(artefact, tmp_path)}
     kept = result.columns["round"].astype(int).tolist()
-    assert len(kept) <= POINTS + 4
+    assert len(kept) <= POINTS + 5
     assert (kept[0], kept[-1]) == (1, 250)
     for target in ("0.2", "0.5"):
         first = next(number for number, record in written.items() if record["accuracy"] >= float(target))
@@ -55,6 +55,7 @@ def test_a_long_run_is_thinned_and_keeps_what_matters(tmp_path: Path) -> None:
             key: written[first][key] for key in ("round", "megabytes_per_client", "simulated_seconds")
         }
         assert first in kept
+    assert max(written, key=lambda number: written[number]["accuracy"]) in kept
     for number, accuracy in zip(kept, result.columns["accuracy"], strict=True):
         assert accuracy == pytest.approx(written[number]["accuracy"], rel=1e-6)
 
