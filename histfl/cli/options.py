@@ -7,6 +7,14 @@ from typing import Annotated
 
 import typer
 
+
+def named_folder(text: str) -> Path:
+    """An empty name, such as that of an unset variable, would mean the current folder."""
+    if not text:
+        raise typer.BadParameter("it is empty; name a folder, such as runs/first")
+    return Path(text)
+
+
 Source = Annotated[str, typer.Argument(metavar="CONFIG_OR_PRESET", help="A TOML file, or a preset's name.")]
 Set = Annotated[
     list[str],
@@ -16,7 +24,12 @@ Set = Annotated[
         help="Change one setting (docs/configuration.md lists them); may be repeated.",
     ),
 ]
-Out = Annotated[Path | None, typer.Option(help="Folder for the results (default: a new one under runs/).")]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        parser=named_folder, metavar="PATH", help="Folder for the results (default: a new one under runs/)."
+    ),
+]
 Plot = Annotated[Path | None, typer.Option(help="Also draw it to this HTML file.")]
 DataDir = Annotated[
     Path | None,

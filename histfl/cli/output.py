@@ -27,8 +27,9 @@ def print_json(value: object) -> None:
 
 
 def warn(message: str) -> None:
-    """One line on standard error."""
-    typer.echo("histfl: " + " ".join(message.split()), err=True)
+    """One line on standard error, without what would steer a terminal."""
+    line = " ".join(message.split())
+    typer.echo("histfl: " + "".join(c if c.isprintable() else "?" for c in line), err=True)
 
 
 def fail(message: str, code: int) -> NoReturn:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from histfl.cli.options import DataDir, Device, EngineName, Json, MemoryGb, PrecisionName
+from histfl.cli.options import DataDir, Device, EngineName, Json, MemoryGb, PrecisionName, named_folder
 from histfl.cli.output import console, interruptible, print_json
 from histfl.errors import UsageError
 from histfl.experiments.reproduce.names import TITLES
@@ -43,7 +43,12 @@ def _command(names: Sequence[str]) -> Callable[..., None]:
         seeds: SeedList = None,
         only: Only = None,
         out: Annotated[
-            Path | None, typer.Option(help="Folder for runs and pages (default: runs/reproduction[-quick]).")
+            Path | None,
+            typer.Option(
+                parser=named_folder,
+                metavar="PATH",
+                help="Folder for runs and pages (default: runs/reproduction[-quick]).",
+            ),
         ] = None,
         data_dir: DataDir = None,
         device: Device = "auto",
