@@ -24,12 +24,13 @@ from torch import nn
 
 from histfl.data.pretrained import load_transformer
 from histfl.data.text import PADDING
-from histfl.errors import UsageError, missing_extra
+from histfl.errors import UsageError, in_one_line, missing_extra
 
 Head = Literal["trained", "frozen"]
 Pooling = Literal["mean", "last"]
 BaseDtype = Literal["float32", "bfloat16"]
 DEFAULT_BASE = "gpt2"
+OTHER_BASES = "use a model such as GPT-2, Llama, Qwen, BERT or RoBERTa, or fewer tokens if it has a window"
 STATE_LENGTH = 4.0  # of what the head reads: one learning rate (about 0.1) then suits head and pairs
 
 
@@ -76,10 +77,7 @@ def lora(
     if input_shape[0] > longest:
         raise UsageError(f"data.max_length = {input_shape[0]}, but {base} reads {longest} tokens at most")
     adapted = add_lora(transformer, rank=rank, alpha=alpha, target_modules=target_modules)
-    model = LoraClassifier(adapted, num_classes, head=head, pooling=pooling)
-    if sample_inputs is not None:
-        model.standardise(sample_inputs)
-    return model
+    return LoraClassifier(adapted, num_classes, sample_inputs, head=head, pooling=pooling)
 
 
 def add_lora(
@@ -145,7 +143,7 @@ class LoraClassifier(nn.Module):
 
     The head reads a text's state less a mean, over a spread, at one length: the states of all texts share a
     large part, in decoders a few entries of it dwarf all others, and plain SGD would learn little else.
-    Mean and spread are constants that `standardise` sets before training.
+    Mean and spread are constants, taken from a few `texts` [sample, length]; without any, states stay as they are.
 
     Texts are padded at the end with `PADDING`. All masks are tensor operations, so that many clients'
     samples can pass through at once (`torch.func.vmap`): the frozen layers then see them as one batch.
@@ -155,6 +153,7 @@ class LoraClassifier(nn.Module):
         self,
         transformer: Any,
         num_classes: int,
+        texts: torch.Tensor | None,
         *,
         head: Head = "trained",
         pooling: Pooling = "mean",
@@ -176,6 +175,9 @@ class LoraClassifier(nn.Module):
         self.spread: torch.Tensor
         self.register_buffer("mean", torch.zeros(config.hidden_size))
         self.register_buffer("spread", torch.ones(config.hidden_size))
+        if texts is not None:
+            self._check_masks(texts.shape[1])
+            self.standardise(texts)
 
     def train(self, mode: bool = True) -> LoraClassifier:
         """The frozen base always runs as in evaluation: its dropout belongs to its own training."""
@@ -219,3 +221,28 @@ class LoraClassifier(nn.Module):
         dtype = next(self.base.parameters()).dtype
         hidden = torch.zeros((), dtype=dtype, device=places.device)
         return torch.where(seen, hidden, torch.finfo(dtype).min)
+
+    @torch.no_grad()
+    def _check_masks(self, length: int) -> None:
+        """A UsageError where the base has its own idea of masks, such as a window, and reads padded texts otherwise."""
+        kind, dtype = type(self.base).__name__, next(self.base.parameters()).dtype
+        full = torch.arange(length) % self.base.get_input_embeddings().num_embeddings
+        half = full[: (length + 1) // 2]
+        padded = torch.stack([full, nn.functional.pad(half, (0, length - len(half)), value=PADDING)])
+        try:
+            ours = self._states(padded)
+            alone = [
+                self.base(input_ids=text[None], attention_mask=torch.ones_like(text)[None]).last_hidden_state
+                for text in (full, half)
+            ]
+        except Exception as error:
+            raise UsageError(
+                f"{kind} cannot be used as a base ({in_one_line(error)}); {OTHER_BASES}"
+            ) from error
+        theirs = torch.cat([states[:, -1] if self.last_token else states.mean(dim=1) for states in alone])
+        off = ((ours - theirs).norm(dim=1) / theirs.norm(dim=1)).max().item()
+        if not off <= max(1e-3, 6 * torch.finfo(dtype).eps):  # NaN neither
+            raise UsageError(
+                f"{kind} cannot be used as a base: with our masks its states of texts of {length} tokens are off by "
+                f"{off:.2g} of their length; {OTHER_BASES}"
+            )

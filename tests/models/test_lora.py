@@ -1,12 +1,13 @@
 """LoRA classifiers: what they compute, what is trained, and HIST's cut of the rank."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tiny_transformers import KINDS, LONGEST, classifier, save, tokens
+from tiny_transformers import KINDS, LONGEST, VOCABULARY, classifier, save, tokens, transformer
 from torch import nn
 from torch.func import functional_call, grad_and_value, vmap
 
@@ -282,7 +283,50 @@ def test_models_with_encoder_and_decoder_are_refused() -> None:
     config = transformers.T5Config(vocab_size=9, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
     model = add_lora(transformers.T5Model(config), rank=2, alpha=1.0)
     with pytest.raises(UsageError, match="T5Model has an encoder and a decoder"):
-        LoraClassifier(model, 3)
+        LoraClassifier(model, 3, None)
+
+
+def test_texts_standardise_what_the_head_reads() -> None:
+    base, ids = transformer("gpt2"), tokens(5)
+    given, later = LoraClassifier(base, 3, ids), LoraClassifier(base, 3, None)
+    assert (later.mean == 0).all()
+    later.standardise(ids)
+    for name in ("mean", "spread"):
+        torch.testing.assert_close(getattr(given, name), getattr(later, name), rtol=0, atol=0)
+    assert (given.mean != 0).all()
+
+
+SMALL_BASE = {"vocab_size": VOCABULARY, "num_hidden_layers": 2, "num_attention_heads": 2}
+SMALL_BASE |= {"hidden_size": 12, "intermediate_size": 20, "max_position_embeddings": 256}
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script`:DeprecationWarning")  # of transformers' DeBERTa
+@pytest.mark.parametrize(
+    ("kind", "options", "length", "works"),
+    [
+        ("deberta-v2", {}, 8, False),  # reads masks the other way round
+        ("mistral", {"num_key_value_heads": 2, "sliding_window": 4}, 12, False),
+        ("mistral", {"num_key_value_heads": 2, "sliding_window": 4}, 4, True),
+        ("modernbert", {"pad_token_id": 0}, 128, False),
+        ("modernbert", {"pad_token_id": 0}, 64, True),
+        ("roberta", {"pad_token_id": 1}, 8, True),
+        ("bloom", {}, 8, False),  # takes no masks but its own
+    ],
+)
+def test_a_base_that_has_its_own_idea_of_masks_is_refused(
+    kind: str, options: dict[str, Any], length: int, works: bool
+) -> None:
+    import transformers
+
+    config = transformers.AutoConfig.for_model(kind, **(SMALL_BASE | options))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        base = transformers.AutoModel.from_config(config, attn_implementation="eager")
+        for parameter in base.parameters():
+            torch.nn.init.normal_(parameter, std=0.2)
+    expected = nullcontext() if works else pytest.raises(UsageError, match="cannot be used as a base")
+    with expected:
+        LoraClassifier(base, 3, tokens(3, length))
 
 
 def experiment(

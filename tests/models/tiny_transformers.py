@@ -30,7 +30,7 @@ def classifier(kind: str, *, rank: int = 4, **options: Any) -> LoraClassifier:
     """Three classes; B is no longer zero, so that every pair has a say."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
-        model = LoraClassifier(add_lora(transformer(kind), rank=rank, alpha=8.0), 3, **options)
+        model = LoraClassifier(add_lora(transformer(kind), rank=rank, alpha=8.0), 3, None, **options)
         for name, parameter in model.named_parameters():
             if ".lora_B." in name:
                 torch.nn.init.normal_(parameter, std=0.3)
