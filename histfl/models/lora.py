@@ -225,8 +225,8 @@ class LoraClassifier(nn.Module):
     @torch.no_grad()
     def _check_masks(self, length: int) -> None:
         """A UsageError where the base has its own idea of masks, such as a window, and reads padded texts otherwise."""
-        kind, dtype = type(self.base).__name__, next(self.base.parameters()).dtype
-        full = torch.arange(length) % self.base.get_input_embeddings().num_embeddings
+        kind, weight = type(self.base).__name__, next(self.base.parameters())
+        full = torch.arange(length, device=weight.device) % self.base.get_input_embeddings().num_embeddings
         half = full[: (length + 1) // 2]
         padded = torch.stack([full, nn.functional.pad(half, (0, length - len(half)), value=PADDING)])
         try:
@@ -241,7 +241,7 @@ class LoraClassifier(nn.Module):
             ) from error
         theirs = torch.cat([states[:, -1] if self.last_token else states.mean(dim=1) for states in alone])
         off = ((ours - theirs).norm(dim=1) / theirs.norm(dim=1)).max().item()
-        if not off <= max(1e-3, 6 * torch.finfo(dtype).eps):  # NaN neither
+        if not off <= max(1e-3, 6 * torch.finfo(weight.dtype).eps):  # NaN neither
             raise UsageError(
                 f"{kind} cannot be used as a base: with our masks its states of texts of {length} tokens are off by "
                 f"{off:.2g} of their length; {OTHER_BASES}"

@@ -1,7 +1,8 @@
 """From an arm's run folder to what is kept of it, and that as a file.
 
 results/reproduction/ARTEFACT/ARM.json holds the configuration, the round records thinned to about 120 rounds
-(the first to each target and the most accurate one always among them), the cost to each target, and where the numbers come from.
+(the first to each target and the most accurate one always among them), the cost to each target, and where the
+numbers come from.
 """
 
 from __future__ import annotations
