@@ -304,7 +304,7 @@ SMALL_BASE |= {"hidden_size": 12, "intermediate_size": 20, "max_position_embeddi
 @pytest.mark.parametrize(
     ("kind", "options", "length", "works"),
     [
-        ("deberta-v2", {}, 8, False),  # reads masks the other way round
+        ("deberta-v2", {}, 8, False),  # has masks of another kind
         ("mistral", {"num_key_value_heads": 2, "sliding_window": 4}, 12, False),
         ("mistral", {"num_key_value_heads": 2, "sliding_window": 4}, 4, True),
         ("modernbert", {"pad_token_id": 0}, 128, False),

@@ -116,8 +116,8 @@ def table2(scale: Scale) -> Artefact:
         choices=(
             Choice(
                 "plain SGD, batch 50, learning rate 0.05, no momentum, the same for both methods",
-                "the paper names none of them; models from runs at 0.02, trained on for four to eight rounds (four cells, all "
-                "non-i.i.d.), came highest at 0.05, with HFedAvg of 0.02, 0.05 and 0.1, with HIST of 0.005, 0.02, 0.05, 0.1 and "
+                "the paper names none of them; models from runs at 0.02 (HFedAvg's with cells i.i.d.), trained on for four to eight "
+                "rounds with four cells and all non-i.i.d., came highest at 0.05, with HFedAvg of 0.02, 0.05 and 0.1, with HIST of 0.005, 0.02, 0.05, 0.1 and "
                 "0.2; from the runs at 0.05 on, 0.1 and 0.2 gave at best a point (HFedAvg, unsteady) and three points (HIST) more",
             ),
             Choice(
