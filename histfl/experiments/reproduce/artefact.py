@@ -26,7 +26,6 @@ LABELS = {
     "cells": ("network.cells", "N{}"),
     "active_cells": ("network.active_cells", "cell{0[0]}-alone"),
     "alpha": ("model.alpha", "alpha{:g}"),
-    "learning_rate": ("training.learning_rate", "lr{:g}"),
     "clients": ("network.clients", "clients{}"),
     "participants": ("network.participants", "participants-{}"),
     "edge_rounds": ("training.edge_rounds", "E{}"),

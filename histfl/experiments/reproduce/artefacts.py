@@ -16,7 +16,7 @@ from histfl.experiments.reproduce.artefact import SEEDS, Artefact, Scale
 from histfl.experiments.reproduce.latency import fig8
 from histfl.experiments.reproduce.load import fig4, fig5
 from histfl.experiments.reproduce.periods import fig6, fig7
-from histfl.experiments.reproduce.tables import table1, table1_code, table1_rates, table2
+from histfl.experiments.reproduce.tables import table1, table1_code, table2
 from histfl.experiments.reproduce.transformer import QUICK_BASE, table3
 from histfl.training.precision import PRECISIONS, Precision
 
@@ -29,7 +29,6 @@ ARTEFACTS: dict[str, Callable[[Scale], Artefact]] = {
     "fig9": fig9,
     "table1": table1,
     "table1-code": table1_code,
-    "table1-rates": table1_rates,
     "table2": table2,
     "table3": table3,
 }

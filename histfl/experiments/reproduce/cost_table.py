@@ -180,34 +180,27 @@ def cost_panels(results: Results, settings: Sequence[Setting]) -> list[Panel]:
 
 def cost_table(table: CostTable, scale: Scale) -> Artefact:
     """The artefact of a table: HIST and its rivals in each of the settings."""
+    ends: dict[str, Any] = {}
+    if not table.shares:
+        ends = {"training.targets": (*table.lower, *table.targets), "training.stop_at_targets": True}
     return Artefact(
         name=table.name,
         paper=table.paper,
         choices=(*table.choices, CLOSE_ENOUGH),
-        arms=cost_arms(table, scale, table.contenders),
+        arms=tuple(
+            contender.arm(
+                table.base | ends,
+                rounds=table.most_rounds[contender.labels["method"]],
+                setting=setting,
+                seed=seed,
+            )
+            for seed in scale.seeds
+            for setting in table.settings
+            for contender in table.contenders(setting[1])
+        ),
         rows=lambda results: list(_rows(table, results)),
         panels=lambda results: cost_panels(results, table.settings),
         smaller=table.smaller,
-    )
-
-
-def cost_arms(
-    table: CostTable, scale: Scale, contenders: Callable[[int], Sequence[Contender]]
-) -> tuple[Arm, ...]:
-    """The runs of `contenders`, given the number of cells, in the table's settings."""
-    ends: dict[str, Any] = {}
-    if not table.shares:
-        ends = {"training.targets": (*table.lower, *table.targets), "training.stop_at_targets": True}
-    return tuple(
-        contender.arm(
-            table.base | ends,
-            rounds=table.most_rounds[contender.labels["method"]],
-            setting=setting,
-            seed=seed,
-        )
-        for seed in scale.seeds
-        for setting in table.settings
-        for contender in contenders(setting[1])
     )
 
 

@@ -9,7 +9,6 @@ TITLES = {
     "fig9": "Figure 9: over-the-air aggregation",
     "table1": "Table I: LeNet-5 on Fashion-MNIST",
     "table1-code": "Table I in the settings of the authors' public code",
-    "table1-rates": "Table I with each method at its best learning rate",
     "table2": "Table II: ResNet-18 on CIFAR-10",
     "table3": "Table III: LoRA fine-tuning on 20 Newsgroups",
 }

@@ -205,17 +205,6 @@ class Results:
         found = tuple(result for result in self.all if _matches(result.labels, labels))
         return Repeats(found, sum(_matches(arm, labels) for arm in self.asked))
 
-    def among(self, settings: Sequence[Mapping[str, Any]]) -> Results:
-        """The results, and the arms, of the settings that the labels name."""
-
-        def named(labels: Mapping[str, Any]) -> bool:
-            return any(_matches(labels, setting) for setting in settings)
-
-        return Results(
-            tuple(result for result in self.all if named(result.labels)),
-            tuple(arm for arm in self.asked if named(arm)),
-        )
-
 
 def _matches(labels: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     return all(labels.get(key) == value for key, value in wanted.items())

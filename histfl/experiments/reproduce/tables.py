@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 from histfl.experiments.reproduce.artefact import Artefact, Choice, Scale
 from histfl.experiments.reproduce.bases import BYTES, LAST_CELL, METHODS, MLP, OPTIMISER, quick_images
 from histfl.experiments.reproduce.cost_table import SETTINGS, CostTable, cost_table, last_cell_alone
-from histfl.experiments.reproduce.rates import at_best_rates
 
 BOTH_WAYS = Choice(
     "the paper's entries are read as global rounds of E = 5, each worth ten transfers of the model",
@@ -28,11 +26,6 @@ SAME_STEPS = Choice(
 )
 
 
-AS_BEFORE = Choice(
-    "H = 20, E = 5, 60 clients, no dropout", "the paper says similar to the experiments before"
-)
-
-
 def paper_rounds(**entries: Sequence[tuple[int, int]]) -> dict[tuple[str, str, int], tuple[int, int]]:
     """The paper's rounds a method, in its own order: fully non-i.i.d. N = 2, 4, then cell i.i.d. N = 2, 4."""
     order = [("shards", 2), ("shards", 4), ("cell-iid", 2), ("cell-iid", 4)]
@@ -45,7 +38,10 @@ def paper_rounds(**entries: Sequence[tuple[int, int]]) -> dict[tuple[str, str, i
 
 def table1(scale: Scale) -> Artefact:
     """LeNet-5 on Fashion-MNIST, only the fully connected layers cut, to 70 % and 80 %."""
-    return cost_table(_lenet_table("table1", scale, (OPTIMISER, SAME_STEPS, LAST_CELL, AS_BEFORE)), scale)
+    choice = Choice(
+        "H = 20, E = 5, 60 clients, no dropout", "the paper says similar to the experiments before"
+    )
+    return cost_table(_lenet_table("table1", scale, {}, choice), scale)
 
 
 def table1_code(scale: Scale) -> Artefact:
@@ -56,44 +52,27 @@ def table1_code(scale: Scale) -> Artefact:
         "are about a third as many when cells are i.i.d., as H = 60 is three times 20",
     )
     more = {"network.clients": 40, "training.local_steps": 60}
-    choices = (OPTIMISER, SAME_STEPS, LAST_CELL, choice)
-    return cost_table(_lenet_table("table1-code", scale, choices, more), scale)
+    return cost_table(_lenet_table("table1-code", scale, more, choice), scale)
 
 
-def table1_rates(scale: Scale) -> Artefact:
-    """Table I with HIST and HFedAvg at the learning rate that is best for each."""
-    rates = (0.05, 0.1) if scale.quick else (0.04, 0.08, 0.16)
-    choice = Choice(
-        f"plain SGD, batch 50, no momentum, no dropout; learning rates {', '.join(map(str, rates))}, of which each method "
-        "has the one that takes it to the higher target in the fewest rounds, setting by setting",
-        "the paper names none of them; a submodel makes its scores of 1/N of the neurons and so takes smaller steps, and at "
-        "one small rate for both HIST is behind by more rounds than it need be",
-    )
-    table = _lenet_table("table1-rates", scale, (choice, AS_BEFORE), most_rounds=100)
-    return at_best_rates(replace(table, further=lambda cells: ()), scale, rates)
-
-
-def _lenet_table(
-    name: str,
-    scale: Scale,
-    choices: tuple[Choice, ...],
-    more: Mapping[str, Any] = MappingProxyType({}),
-    most_rounds: int = 400,
-) -> CostTable:
-    """Table I with `more` settings; `choices` are those that not all of its versions share."""
-    base = MLP | {"model.name": "lenet5", "method.include": ("fc*",), **more}
+def _lenet_table(name: str, scale: Scale, more: dict[str, Any], choice: Choice) -> CostTable:
+    """Table I with `more` settings, which `choice` explains."""
+    base = MLP | {"model.name": "lenet5", "method.include": ("fc*",)} | more
     del base["model.hidden"]
     table = CostTable(
         name=name,
         base=base,
         targets=(0.7, 0.8),
-        most_rounds=dict.fromkeys(METHODS, most_rounds),
+        most_rounds=dict.fromkeys(METHODS, 400),
         paper="LeNet-5 sends far fewer megabytes a client with HIST than with HFedAvg to 70 % and to 80 %, and the "
         "advantage grows from N = 2 to 4.",
         choices=(
-            *choices,
+            OPTIMISER,
+            SAME_STEPS,
+            LAST_CELL,
             BYTES,
             BOTH_WAYS,
+            choice,
             Choice(
                 "61,706 parameters, of which 2,572 in convolutions, as the paper's text has it",
                 "the unit of the paper's table fits a LeNet of 44,426, the one in the authors' code",
@@ -103,7 +82,7 @@ def _lenet_table(
                 "of two neighbouring layers only one can be cut, and this one covers the most parameters",
             ),
             Choice(
-                f"runs end at the higher target, or after {most_rounds} rounds",
+                "runs end at the higher target, or after 400 rounds",
                 "the cost to it is all that is asked for",
             ),
         ),
