@@ -27,6 +27,12 @@ def table(header: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
 def reached(stored: list[dict[str, Any]], target: str = "0.8") -> dict[str, str]:
     """Mean cost to the target over seeds, and the spread of the rounds."""
     points = [run["summary"]["to_target"][target] for run in stored]
+    if None in points:
+        return {
+            "rounds": f"not reached by {points.count(None)} of {len(points)}",
+            "megabytes": "",
+            "seconds": "",
+        }
     rounds = [point["round"] for point in points]
     return {
         "rounds": f"{mean(rounds):.1f} ({min(rounds)}-{max(rounds)})",
@@ -46,10 +52,12 @@ def methods() -> None:
     table(("method", "global rounds", "MB a client", "simulated seconds (FDMA)"), rows)
 
 
-def rates() -> None:
-    print("MLP on Fashion-MNIST to 80 % by learning rate: mean rounds of seeds 1-3 (range), MB a client\n")
+def rates(model: str, file: str) -> None:
+    print(
+        f"{model} on Fashion-MNIST to 80 % by learning rate: mean rounds of seeds 1-3 (range), MB a client\n"
+    )
     rows = []
-    stored = runs("learning-rates")
+    stored = runs(file)
     for rate in sorted({run["learning_rate"] for run in stored}):
         cells = [f"{rate:g}"]
         for method in ("hfedavg", "hist"):
@@ -94,6 +102,7 @@ def noise() -> None:
 
 if __name__ == "__main__":
     methods()
-    rates()
+    rates("MLP", "learning-rates")
+    rates("LeNet-5", "learning-rates-lenet5")
     sizes()
     noise()

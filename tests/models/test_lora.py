@@ -201,14 +201,15 @@ def test_a_round_of_hist_is_the_one_written_out(kind: str) -> None:
 @pytest.mark.parametrize("method", ["hist", "hfedavg"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_rounds_on_a_gpu_agree_with_the_cpu(kind: str, method: str) -> None:
+    # Llama computes its norms and its rotary embedding in single precision whatever the weights have, and what that
+    # rounds off grows with HIST: on a CPU a start changed by 1e-7 of itself ends a round 1e-6 apart, the third one 3e-4.
+    rounds, rtol, atol = (1, 1e-3, 1e-5) if kind == "llama" else (3, 1e-8, 1e-9)
     ends = {}
     for device, engine in (("cpu", ReferenceEngine()), ("cuda", VectorisedEngine())):
         made = experiment(kind, clients=5, cells=2, method=method, device=device)
         start = {name: value.detach().clone() for name, value in made.model.named_parameters()}
-        *_, last = hist(made.hist, start, engine, first_round=0, rounds=3)
+        *_, last = hist(made.hist, start, engine, first_round=0, rounds=rounds)
         ends[device] = last.state
-    # Llama computes its norms and its rotary embedding in single precision whatever the weights have.
-    rtol, atol = (1e-3, 1e-5) if kind == "llama" else (1e-8, 1e-9)
     for name, value in ends["cpu"].items():
         torch.testing.assert_close(ends["cuda"][name].cpu(), value, rtol=rtol, atol=atol)
 

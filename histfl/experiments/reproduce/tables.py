@@ -22,7 +22,9 @@ SAME_STEPS = Choice(
     "HIST needs more rounds, also in a second implementation, written from the paper alone. With the MLP, four cells and "
     "all non-i.i.d., HIST took 1.5 to 1.8 times HFedAvg's rounds to 75, 77 and 79 %; with twice the learning rate for HIST "
     "alone 0.8 to 1.2 times, with activations doubled in training 0.7 to 0.9 times (one split, not kept). With one rate for "
-    "both it took 1.7 times as many to 80 % at 0.01 and 1.3 times at 0.08, the best for both (results/learning-rates.json)",
+    "both it took 1.7 times as many to 80 % at 0.01 and 1.3 times at 0.08, the best for both (results/learning-rates.json); "
+    "with LeNet-5 1.8 times at 0.04 and 1.6 times at 0.08 and at 0.16, the best for both, and at 0.24 every run breaks down "
+    "(results/learning-rates-lenet5.json)",
 )
 
 
