@@ -216,6 +216,8 @@ def _rows(table: CostTable, results: Results) -> Iterator[Row]:
         if table.lower:
             highest = {each.name: each.of(results, setting).highest_accuracies() for each in rivals}
             yield told(f"{words(setting)}: highest accuracy in the rounds that were run", highest)
+            last = {each.name: each.of(results, setting).last_accuracies(LAST) for each in rivals}
+            yield told(f"{words(setting)}: accuracy at the end, the mean of the last {LAST} rounds", last)
             yield _highest_common_row(table, results, setting)
     for place, name in enumerate(table.names):
         ours, theirs = (
