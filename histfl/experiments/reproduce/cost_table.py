@@ -24,10 +24,9 @@ from histfl.experiments.reproduce.bases import (
 )
 from histfl.experiments.reproduce.claims import judged, told, trend, versus
 from histfl.experiments.reproduce.drawing import learning_curve
-from histfl.experiments.reproduce.results import Repeats, Results, Spread
+from histfl.experiments.reproduce.results import LAST, Repeats, Results, Spread
 
 WITHIN = 0.25  # of the paper's cost ratio
-LAST = 3  # rounds that make an end's accuracy
 # N = 4 first: of a table that is run in pieces, these are the columns to have.
 SETTINGS = (("shards", 4), ("cell-iid", 4), ("shards", 2), ("cell-iid", 2))
 CLOSE_ENOUGH = Choice(

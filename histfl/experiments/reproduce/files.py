@@ -1,8 +1,8 @@
 """From an arm's run folder to what is kept of it, and that as a file.
 
 results/reproduction/ARTEFACT/ARM.json holds the configuration, the round records thinned to about 120 rounds
-(the first to each target and the most accurate one always among them), the cost to each target, and where the
-numbers come from.
+(the first to each target, the most accurate one and the last ones always among them), the cost to each target,
+and where the numbers come from.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from histfl.experiments.checks import KeptResult
 from histfl.experiments.config import Config, without
 from histfl.experiments.records import Record, done, reached
 from histfl.experiments.reproduce.artefact import Artefact
-from histfl.experiments.reproduce.results import COLUMNS, Result, Results
+from histfl.experiments.reproduce.results import COLUMNS, LAST, Result, Results
 from histfl.experiments.store import RunFolder, storage_errors, write_whole
 from histfl.settings import checked, parse_json
 
@@ -214,9 +214,10 @@ def _until_end(config: Config, records: Sequence[Record]) -> list[Record]:
 
 
 def _thinned(config: Config, records: Sequence[Record], targets: Mapping[str, Record | None]) -> list[Record]:
-    """Every k-th round, the same ones for every seed, and the first, the last, the most accurate and those of the targets."""
+    """Every k-th round, the same ones for every seed, and the first, the last ones, the most accurate and those of the targets."""
     step = math.ceil(config.training.rounds / POINTS)
-    marked = {1, len(records), *(reached["round"] for reached in targets.values() if reached)}
+    marked = {1, *(reached["round"] for reached in targets.values() if reached)}
+    marked |= {record["round"] for record in records[-LAST:]}
     marked |= {record["round"] for record in sorted(records, key=lambda each: -each["accuracy"])[:1]}
     return [record for record in records if record["round"] % step == 0 or record["round"] in marked]
 

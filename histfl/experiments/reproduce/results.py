@@ -12,6 +12,7 @@ import numpy as np
 from histfl.network.network import Floats
 
 COLUMNS = ("round", "accuracy", "loss", "megabytes_per_client", "simulated_seconds")
+LAST = 3  # rounds that make an end's accuracy
 
 
 @dataclass(frozen=True)
