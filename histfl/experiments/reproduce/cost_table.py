@@ -73,7 +73,7 @@ class CostTable:
     `rounds` has the paper's numbers of `unit` by (method, split, cells), one a target; `ratios` its cost of HFedAvg
     over HIST's at the higher target by (split, cells). A global round is `units` of them. `further` gives the
     contenders beside HIST and HFedAvg by the number of cells; `lower` targets are looked at where the paper's are
-    not reached, and `short` tells why they are not, where that is known. Targets are accuracies, or with `shares`
+    not reached, and `why_missed` tells why they are not, where that is known. Targets are accuracies, or with `shares`
     those of HFedAvg's last rounds in the same setting.
     """
 
@@ -88,7 +88,7 @@ class CostTable:
     ratios: Mapping[Setting, float]
     further: Callable[[int], Sequence[Contender]] = lambda cells: ()
     lower: tuple[float, ...] = ()
-    short: str = ""
+    why_missed: str = ""
     shares: bool = False
     unit: str = "global rounds"
     units: int = 1
@@ -269,7 +269,7 @@ def _cost_row(table: CostTable, results: Results, contender: Contender, setting:
     why = ""
     if paper is not None and verdict == "no":
         rounds = cost_ratio(hist, theirs, targets[-1], "round")
-        why = f"Not every run of both comes to {table.names[-1]}. {table.short}".strip()
+        why = f"Not every run of both comes to {table.names[-1]}. {table.why_missed}".strip()
         if math.isfinite(ours.mean):
             why = (
                 f"Ours is {ours.mean / paper.ratio:.2f} times the paper's: HIST takes {rounds.mean:.2f} times the "
