@@ -100,9 +100,36 @@ def noise() -> None:
     table(("SNR", "final accuracy", "best accuracy", "final test loss"), rows)
 
 
+def trials() -> None:
+    print("ResNet-18 on CIFAR-10, four cells, all non-i.i.d., in other settings than Table II's, one seed\n")
+    rows = [
+        (
+            run["method"],
+            f"{run['norm']} normalisation",
+            f"{run['learning_rate']:g}",
+            f"{run.get('weight_decay', 0):g}",
+            f"{run['clip_norm']:g}" if "clip_norm" in run else "none",
+            f"{max(run['accuracy']):.3f} ({1 + run['accuracy'].index(max(run['accuracy']))})",
+            f"{mean(run['accuracy'][-3:]):.3f} ({run['rounds']})",
+        )
+        for run in runs("resnet18-trials")
+    ]
+    header = (
+        "method",
+        "layers",
+        "learning rate",
+        "weight decay",
+        "clip norm",
+        "highest (round)",
+        "end (round)",
+    )
+    table(header, rows)
+
+
 if __name__ == "__main__":
     methods()
     rates("MLP", "learning-rates")
     rates("LeNet-5", "learning-rates-lenet5")
     sizes()
     noise()
+    trials()
