@@ -67,6 +67,26 @@ def test_the_commands_of_a_page_run_in_order(
         assert ended.value.code == 0, f"{line}\n{capsys.readouterr().err}"
 
 
+def test_tables_of_stored_results_are_as_the_command_prints_them(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(ROOT / "results" / "show.py"), run_name="__main__")
+    printed = tables(capsys.readouterr().out)
+    headers = {table[0] for table in printed}
+    quoted = [
+        table
+        for page in (ROOT / "README.md", DOCS / "howto" / "sweep.md")
+        for table in tables(page.read_text("utf-8"))
+        if table[0] in headers
+    ]
+    assert len(quoted) == 3
+    for table in quoted:
+        assert table in printed
+
+
+def tables(markdown: str) -> list[list[str]]:
+    """The lines of each table."""
+    return [block.splitlines() for block in re.findall(r"(?:^\|.*\n)+", markdown, flags=re.MULTILINE)]
+
+
 def test_every_equation_is_where_the_map_says() -> None:
     rows = equations()
     assert len(rows) > 30
