@@ -3,12 +3,13 @@
 from histfl.data.augment import CropFlip, augmentation
 from histfl.data.dataset import DataSource, TensorData, TextData, as_tensor_data, train_and_test
 from histfl.data.sources import DATASETS, fetch, load, load_text, locate
-from histfl.data.splits import SPLITS, Split, label_mix, split
+from histfl.data.splits import GIVEN, SPLITS, Split, given_split, label_mix, split
 from histfl.data.store import Source
 from histfl.data.text import load_tokens, tokenise
 
 __all__ = [
     "DATASETS",
+    "GIVEN",
     "SPLITS",
     "CropFlip",
     "DataSource",
@@ -19,6 +20,7 @@ __all__ = [
     "as_tensor_data",
     "augmentation",
     "fetch",
+    "given_split",
     "label_mix",
     "load",
     "load_text",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -10,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from histfl.data.mixing import deal_by_label_mix
-from histfl.errors import UsageError, did_you_mean
+from histfl.errors import UsageError, did_you_mean, in_one_line
 from histfl.network import spread_evenly
 from histfl.network.network import Ints
 
 SHARDS_PER_CLIENT = 2
+GIVEN = "given"  # the split of clients whose samples a user names
 DEFAULT_CONCENTRATION = 0.5  # of the Dirichlet split
 
 
@@ -87,6 +88,24 @@ def split(
     return SPLITS[name](
         _checked_labels(labels), _checked_clients(clients_per_cell), generator, concentrations
     )
+
+
+def given_split(holdings: Sequence[npt.ArrayLike], num_samples: int, num_clients: int) -> Split:
+    """Client i holds the samples `holdings[i]` (numbers from 0, a client at least one), as a user says.
+
+    Clients may hold different numbers of samples, and a sample may be with several of them or with none.
+    """
+    if isinstance(holdings, str) or not hasattr(holdings, "__len__"):
+        raise UsageError(
+            f"the split is of type {type(holdings).__name__}; give a list with the numbers of every client's samples"
+        )
+    if len(holdings) != num_clients:
+        raise UsageError(
+            f"the split has {len(holdings)} clients and the network {num_clients}; give each of the network's its "
+            "samples, those of cell 0 first"
+        )
+    parts = [_checked_holding(client, part, num_samples) for client, part in enumerate(holdings)]
+    return Split(np.concatenate(parts), _offsets(np.array([len(part) for part in parts])))
 
 
 def label_mix(split: Split, labels: npt.ArrayLike, num_classes: int) -> Ints:
@@ -204,6 +223,29 @@ def _checked_labels(labels: npt.ArrayLike) -> Ints:
         raise UsageError(f"labels are {array.dtype} of shape {array.shape}; give whole numbers, [sample]")
     if array.min() < 0:
         raise UsageError(f"label {array.min()} is negative; class numbers start at 0")
+    return array.astype(np.int64, copy=False)
+
+
+def _checked_holding(client: int, samples: npt.ArrayLike, num_samples: int) -> Ints:
+    try:
+        array = np.asarray(samples)
+    except (TypeError, ValueError, RuntimeError) as error:  # lists of lists, tensors on a GPU
+        raise UsageError(
+            f"split: client {client}: {in_one_line(error)}; give the numbers of its samples"
+        ) from None
+    if array.size == 0:
+        raise UsageError(
+            f"split: client {client} holds no sample; give it one, or leave it out of the network"
+        )
+    if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
+        raise UsageError(
+            f"split: client {client} has {array.dtype} of shape {array.shape}; give the numbers of its samples"
+        )
+    outside = array[(array < 0) | (array >= num_samples)]
+    if outside.size:
+        raise UsageError(
+            f"split: client {client} holds sample {outside[0]}; the training set has 0 to {num_samples - 1}"
+        )
     return array.astype(np.int64, copy=False)
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
-from histfl.data import train_and_test
+from histfl.data import GIVEN, train_and_test
 from histfl.errors import UsageError
 from histfl.experiments.build import Ingredients, build
 from histfl.experiments.config import Config, DataSettings, MethodSettings, TrainingSettings, unread
@@ -28,7 +29,7 @@ _HOMES = {
     **{
         key: ("data", key)
         for key in DataSettings.model_fields
-        if key not in ("name", "strip", "max_length", "tokenizer")
+        if key not in ("name", "split", "strip", "max_length", "tokenizer")
     },
     **{key: ("training", key) for key in TrainingSettings.model_fields},
     **{key: ("method", key) for key in MethodSettings.model_fields if key != "name"},
@@ -46,6 +47,7 @@ def train(
     test_set: Any,
     *,
     network: Network,
+    split: str | Sequence[npt.ArrayLike] | None = None,
     method: str = "hist",
     uplink: str | Mapping[str, Any] = "fdma",
     loss: Loss = nn.functional.cross_entropy,
@@ -60,10 +62,11 @@ def train(
     """Train `model` (any nn.Module; it is copied, not changed) over `network` and return the run.
 
     The sets are torch Datasets of (input, target) or pairs of tensors; the model returns scores
-    [sample, class]. Further keywords are keys of the configuration: rounds, edge_rounds, local_steps,
-    batch_size, learning_rate, split, sizes, include, exclude, active_cells, participants, dropout,
-    theory_every and the others of its sections. `uplink` is a name or a table of that section. `loss(outputs, targets)` is the
-    mean over the batch. With `out`, the run is kept in that folder with its report and can be resumed; `on_round` is
+    [sample, class]. `split` names how the samples are spread over the clients (default: shards), or has a list of
+    sample numbers for every client, cell 0's clients first. `uplink` is a name or a table of that section.
+    `loss(outputs, targets)` is the mean over the batch. Further keywords are keys of the configuration: rounds,
+    edge_rounds, local_steps, batch_size, learning_rate, sizes, include, exclude, active_cells, participants, dropout,
+    theory_every and the others of its sections. With `out`, the run is kept in that folder with its report and can be resumed; `on_round` is
     called with every round's record. BatchNorm statistics of the returned model are recomputed from the
     clients' data, also those of frozen layers.
     """
@@ -88,6 +91,9 @@ def train(
         "network": {"cells": network.num_cells, "clients": network.num_clients, "profile": "given"},
         "uplink": {"name": uplink} if isinstance(uplink, str) else dict(uplink),
     }
+    holdings = None if isinstance(split, str) else split
+    if split is not None:
+        sections["data"]["split"] = split if holdings is None else GIVEN
     for keyword, value in settings.items():
         if keyword not in _HOMES:
             raise UsageError(f"train() has no setting {keyword!r}; known: {', '.join(sorted(_HOMES))}")
@@ -97,7 +103,7 @@ def train(
     config = checked(Config, sections, "train()")
     for reason in unread([config]):
         _log.warning("train(): %s", reason)
-    ingredients = Ingredients(copy_of(model), train_data, test_data, network)
+    ingredients = Ingredients(copy_of(model), train_data, test_data, network, holdings)
     experiment = build(config, ingredients, device=device, engine=engine, memory_gb=memory_gb, loss=loss)
     run = execute(experiment, RunFolder(Path(out)) if out else None, resume=resume, on_round=on_round)
     if out:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
@@ -71,12 +73,13 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Ingredients:
-    """What a user brings: a model, data and a network."""
+    """What a user brings: a model, data, a network, and who holds which samples if that is not drawn."""
 
     model: nn.Module
     train: TensorData
     test: TensorData
     network: Network
+    holdings: Sequence[npt.ArrayLike] | None = None  # the samples of every client, where they are given
 
 
 def prepare(
@@ -208,16 +211,34 @@ def _few(config: Config, test: TensorData) -> TensorData:
     return dataclasses.replace(test, inputs=test.inputs[chosen], targets=test.targets[chosen])
 
 
-def build_split(config: Config, train: TensorData, network: Network) -> Split:
-    """Which client holds which training samples."""
-    return datasets.split(
-        config.data.split,
-        train.targets.cpu().numpy(),
-        network.clients_per_cell,
-        Seeds(config.training.seed).numpy("split"),
-        cell_concentration=config.data.cell_concentration,
-        client_concentration=config.data.client_concentration,
-    )
+def build_split(
+    config: Config,
+    train: TensorData,
+    network: Network,
+    holdings: Sequence[npt.ArrayLike] | None = None,
+) -> Split:
+    """Which client holds which training samples: by a rule of ours, by the user's, or by `holdings`."""
+    name, labels = config.data.split, train.targets.cpu().numpy()
+    generator = Seeds(config.training.seed).numpy("split")
+    if name in datasets.SPLITS:
+        return datasets.split(
+            name,
+            labels,
+            network.clients_per_cell,
+            generator,
+            cell_concentration=config.data.cell_concentration,
+            client_concentration=config.data.client_concentration,
+        )
+    if name != datasets.GIVEN:
+        offered = {"labels": labels, "clients_per_cell": network.clients_per_cell, "generator": generator}
+        rule = import_factory(name, kind="split", known=list(datasets.SPLITS))
+        holdings = call_factory(rule, {}, offered, place=f"split {name!r}")
+    elif holdings is None:
+        raise UsageError(
+            f"data.split = {name!r} is for Python, histfl.train(split=[...]); elsewhere name a function of your own, "
+            "package.module:function, that returns the clients' samples"
+        )
+    return datasets.given_split(holdings, len(train), network.num_clients)
 
 
 def build(
@@ -246,7 +267,8 @@ def build(
         exclude=config.method.exclude,
     )
     uplink = build_uplink(config, cut.num_parameters, bits)
-    task = _task(config, model, train, network, uplink, loss)
+    split = build_split(config, train, network, ingredients.holdings)
+    task = _task(config, model, train, split, uplink, loss)
     participation = build_participation(config)
     participation.check(network)
     shared, num_active = shared_fraction(config.method), participation.num_cells(network)
@@ -269,7 +291,7 @@ def build(
 
 
 def _task(
-    config: Config, model: nn.Module, train: TensorData, network: Network, uplink: Uplink, loss: Loss
+    config: Config, model: nn.Module, train: TensorData, split: Split, uplink: Uplink, loss: Loss
 ) -> Task:
     """What the clients do, with a copy of the model that takes compact tensors."""
     copy, settings = training_copy(model), config.training
@@ -277,7 +299,7 @@ def _task(
     return Task(
         model=copy,
         data=train,
-        split=build_split(config, train, network),
+        split=split,
         local=LocalTraining(
             local_steps=settings.local_steps,
             batch_size=settings.batch_size,

@@ -10,8 +10,9 @@ from typing import Annotated, Any, Literal
 import tomli_w
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from histfl.data import DATASETS
+from histfl.data import DATASETS, GIVEN, SPLITS
 from histfl.data.splits import DEFAULT_CONCENTRATION
+from histfl.errors import did_you_mean
 from histfl.network.file import MAX_CLIENTS
 from histfl.network.network import DEFAULT_CPU_HZ, DEFAULT_SNR_DB, DEFAULT_TRANSMIT_POWER_W
 from histfl.settings import (
@@ -54,8 +55,10 @@ class DataSettings(Settings):
         default="fashion-mnist",
         description="one that `histfl data list` names, or `package.module:factory` that returns (train, test)",
     )
-    split: Literal["shards", "cell-shards", "cell-iid", "iid", "dirichlet"] = Field(
-        default="shards", description="how labels are spread over cells and clients"
+    split: Literal["shards", "cell-shards", "cell-iid", "iid", "dirichlet", "given"] | str = Field(
+        default="shards",
+        description="how samples are spread over cells and clients: by labels, `given` in Python, or by a "
+        "`package.module:function` of your own",
     )
     augment: Literal["none", "crop-flip"] = Field(
         default="none", description="of images: pad by 4, crop at random, mirror half"
@@ -78,6 +81,14 @@ class DataSettings(Settings):
     tokenizer: str | None = Field(
         default=None, description="of texts: a pretrained model's (unset: that of `model.base`)"
     )
+
+    @field_validator("split")
+    @classmethod
+    def _known_split(cls, name: str) -> str:
+        if name not in (*SPLITS, GIVEN) and ":" not in name:
+            hint = did_you_mean(name, SPLITS, f"known splits: {', '.join(SPLITS)}")
+            raise ValueError(f"{hint} (or package.module:function)")
+        return name
 
 
 class NetworkSettings(Settings):

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from histfl.data import SPLITS
 from histfl.errors import DivergedError, UsageError
 from histfl.experiments.build import Experiment, network_file
 from histfl.experiments.config import Config
@@ -182,18 +183,20 @@ def _theory(experiment: Experiment, state: State, round: int) -> Record:
 
 
 def _ingredients_digest(experiment: Experiment) -> str:
-    """What the run starts from besides its configuration: the network, the data and the first model."""
+    """What the run starts from besides its configuration: the network, the data, who holds them where that is the
+    user's to say, and the first model."""
     network, data, test = experiment.hist.network, experiment.hist.task.data, experiment.test
     arrays = {
-        "clients_per_cell": network.clients_per_cell,
-        "cpu_hz": network.cpu_hz,
-        "snr": network.snr,
-        "transmit_power_w": network.transmit_power_w,
+        "network.clients_per_cell": network.clients_per_cell,
+        "network.cpu_hz": network.cpu_hz,
+        "network.snr": network.snr,
+        "network.transmit_power_w": network.transmit_power_w,
     }
+    if experiment.config.data.split not in SPLITS:
+        split = experiment.hist.task.split
+        arrays |= {"split.order": split.order, "split.offsets": split.offsets}
     tensors = {
-        **{
-            f"network.{name}": torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()
-        },
+        **{name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()},
         "train.inputs": data.inputs,
         "train.targets": data.targets,
         "test.inputs": test.inputs,
