@@ -66,9 +66,9 @@ def train(
     sample numbers for every client, cell 0's clients first. `uplink` is a name or a table of that section.
     `loss(outputs, targets)` is the mean over the batch. Further keywords are keys of the configuration: rounds,
     edge_rounds, local_steps, batch_size, learning_rate, sizes, include, exclude, active_cells, participants, dropout,
-    theory_every and the others of its sections. With `out`, the run is kept in that folder with its report and can be resumed; `on_round` is
-    called with every round's record. BatchNorm statistics of the returned model are recomputed from the
-    clients' data, also those of frozen layers.
+    theory_every and the others of its sections. With `out`, the run is kept in that folder with its report and can be
+    resumed; `on_round` is called with every round's record. BatchNorm statistics of the returned model are recomputed
+    from the clients' data, also those of frozen layers.
     """
     if not isinstance(model, nn.Module) or not isinstance(network, Network):
         raise UsageError(

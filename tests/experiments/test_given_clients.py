@@ -16,12 +16,8 @@ from histfl.data import split
 from histfl.errors import CheckpointError, UsageError
 from histfl.seeds import Seeds
 
-UNEVEN = [
-    range(17),
-    [17],
-    torch.arange(18, 25),
-    np.array([39, 2, 30, 2]),
-]  # one client a sample, one sample twice
+# One client has a single sample, another one sample twice; most samples are with nobody or with one.
+UNEVEN = [range(17), [17], torch.arange(18, 25), np.array([39, 2, 30, 2])]
 FUNCTION = """
 def by_turns(labels, clients_per_cell):
     clients = int(clients_per_cell.sum())
