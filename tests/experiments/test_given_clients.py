@@ -16,7 +16,7 @@ from histfl.data import split
 from histfl.errors import CheckpointError, UsageError
 from histfl.seeds import Seeds
 
-# One client has a single sample, another one sample twice; most samples are with nobody or with one.
+# One client has a single sample; sample 2 is with two clients, with the last one twice.
 UNEVEN = [range(17), [17], torch.arange(18, 25), np.array([39, 2, 30, 2])]
 FUNCTION = """
 def by_turns(labels, clients_per_cell):
