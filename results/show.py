@@ -100,43 +100,6 @@ def noise() -> None:
     table(("SNR", "final accuracy", "best accuracy", "final test loss"), rows)
 
 
-def last_cell() -> None:
-    print("Table I: the cost of HFedAvg over HIST's to 80 %, mean of the seeds in which both come to it\n")
-    rows = []
-    for split, cells, paper in (
-        ("shards", 2, 1.79),
-        ("shards", 4, 3.24),
-        ("cell-iid", 2, 2.23),
-        ("cell-iid", 4, 3.62),
-    ):
-        row = [f"{split}, N = {cells}", f"{paper}"]
-        for name in ("table1", "table1-code"):
-            for rival, times in ((f"N{cells}", 1), (f"N{cells}-cell{cells - 1}-alone", cells)):
-                pairs = [
-                    (
-                        _megabytes(name, f"hfedavg-{rival}-{split}-seed{seed}"),
-                        _megabytes(name, f"hist-N{cells}-{split}-seed{seed}"),
-                    )
-                    for seed in (1, 2, 3)
-                ]
-                ratios = [times * theirs / ours for theirs, ours in pairs if theirs and ours]
-                row.append(f"{mean(ratios):.2f}" + (f" ({len(ratios)} of 3)" if len(ratios) < 3 else ""))
-        rows.append(row)
-    ways = [
-        f"{clients} clients, H = {steps}{alone}"
-        for clients, steps in ((60, 20), (40, 60))
-        for alone in ("", ", last cell alone")
-    ]
-    table(("split", "paper", *ways), rows)
-
-
-def _megabytes(artefact: str, arm: str) -> float | None:
-    """What a client has sent when the arm comes to 80 %; None where it does not."""
-    kept = json.loads((HERE / "reproduction" / artefact / f"{arm}.json").read_text())
-    reached = kept["to_target"]["0.8"]
-    return None if reached is None else float(reached["megabytes_per_client"])
-
-
 def trials() -> None:
     print("ResNet-18 on CIFAR-10, four cells, all non-i.i.d., in other settings than Table II's, one seed\n")
     rows = [
@@ -169,5 +132,4 @@ if __name__ == "__main__":
     rates("LeNet-5", "learning-rates-lenet5")
     sizes()
     noise()
-    last_cell()
     trials()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -95,7 +95,7 @@ def given_split(holdings: Sequence[npt.ArrayLike], num_samples: int, num_clients
 
     Clients may hold different numbers of samples, and a sample may be with several of them or with none.
     """
-    if isinstance(holdings, str) or not hasattr(holdings, "__len__"):
+    if isinstance(holdings, str | Mapping) or not hasattr(holdings, "__len__"):
         raise UsageError(
             f"the split is of type {type(holdings).__name__}; give a list with the numbers of every client's samples"
         )

@@ -76,6 +76,7 @@ def test_a_client_trains_on_its_samples_alone() -> None:
     [
         (3, "of type int; give a list"),
         (iter(UNEVEN), "give a list"),
+        (dict(enumerate(UNEVEN)), "of type dict; give a list"),
         (UNEVEN[:3], "3 clients and the network 4"),
         ([*UNEVEN[:3], []], "client 3 holds no sample"),
         ([*UNEVEN[:3], [40]], "client 3 holds sample 40; the training set has 0 to 39"),
