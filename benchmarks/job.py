@@ -14,10 +14,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from histfl import data as datasets
 from histfl.data import TensorData
 from histfl.errors import DataError
-from histfl.experiments.build import Experiment, Ingredients, build
-from histfl.experiments.config import Config
 from histfl.models import build_model
 from histfl.network import Network
+from histfl.runs.build import Experiment, Ingredients, build
+from histfl.runs.config import Config
 from histfl.settings import checked
 from histfl.training import CellJob, CellResult, hist
 from histfl.training.batches import client_batches

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from histfl.experiments.config import Config
-from histfl.experiments.loading import preset_names
 from histfl.models import MODELS
+from histfl.runs.config import Config
+from histfl.runs.loading import preset_names
 from histfl.settings import SMALLEST
 
 PAGE = Path(__file__).parent / "configuration.md"

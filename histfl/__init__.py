@@ -9,20 +9,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from histfl.api import Run, train
     from histfl.errors import HistflError
-    from histfl.experiments.api import train
-    from histfl.experiments.compare import compare
-    from histfl.experiments.run import Run
     from histfl.network import Network
+    from histfl.reports.compare import compare
 
 __all__ = ["HistflError", "Network", "Run", "compare", "train"]
 
 _HOMES = {
     "HistflError": "histfl.errors",
     "Network": "histfl.network",
-    "Run": "histfl.experiments.run",
-    "compare": "histfl.experiments.compare",
-    "train": "histfl.experiments.api",
+    "Run": "histfl.api",
+    "compare": "histfl.reports.compare",
+    "train": "histfl.api",
 }
 
 

@@ -17,11 +17,11 @@ from histfl.engines.stacked import StackedTrainer
 from histfl.engines.stacked_graph import StackedGraph
 from histfl.engines.stacked_linear import InPlaceSGD, LayerCall
 from histfl.engines.ways import choose_trainer
-from histfl.experiments.build import Ingredients, build
-from histfl.experiments.config import Config
 from histfl.models import build_model
 from histfl.network import Network
 from histfl.partition import training_copy
+from histfl.runs.build import Ingredients, build
+from histfl.runs.config import Config
 from histfl.settings import checked
 
 pytestmark = pytest.mark.skipif(

@@ -17,11 +17,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from scaling import Point
 
 from histfl.data import Split, TensorData
-from histfl.experiments.build import Experiment, Ingredients, build
-from histfl.experiments.config import Config
-from histfl.experiments.run import execute
 from histfl.models import build_model
 from histfl.network import Network
+from histfl.runs.build import Experiment, Ingredients, build
+from histfl.runs.config import Config
+from histfl.runs.run import execute
 from histfl.settings import checked
 
 CLASSES, TESTED = 10, 500

@@ -17,8 +17,8 @@ from histfl.cli.output import console, interruptible, print_json, warn
 from histfl.errors import DivergedError, UsageError
 
 if TYPE_CHECKING:
-    from histfl.experiments.config import Config
-    from histfl.experiments.live import Follower
+    from histfl.reports.live import Follower
+    from histfl.runs.config import Config
 
 
 def free_folder(name: str) -> Path:
@@ -47,7 +47,7 @@ class Choices:
     mlflow_uri: str | None = None
 
     def followers(self, name: str, config: Config, folder: Path) -> list[Follower]:
-        from histfl.experiments.live import MLflow, TensorBoard
+        from histfl.reports.live import MLflow, TensorBoard
 
         chosen: list[Follower] = [TensorBoard(folder / "tensorboard")] if self.tensorboard else []
         if self.mlflow or self.mlflow_uri:
@@ -62,13 +62,13 @@ def run_all(
 
     Of several, one that diverges is said and left out of the summaries, and the others go on.
     """
-    from histfl.experiments.build import check, prepare
-    from histfl.experiments.config import unread
-    from histfl.experiments.live import LivePage, telling
-    from histfl.experiments.progress import progress
-    from histfl.experiments.report import gather, write_report
-    from histfl.experiments.run import execute
-    from histfl.experiments.store import RunFolder
+    from histfl.reports import gather, write_report
+    from histfl.reports.live import LivePage, telling
+    from histfl.runs.build import check, prepare
+    from histfl.runs.config import unread
+    from histfl.runs.progress import progress
+    from histfl.runs.run import execute
+    from histfl.runs.store import RunFolder
 
     if top not in folders.values() and RunFolder(top).config_path.exists():
         raise UsageError(f"{top} holds a run; use another folder for several of them")
@@ -139,7 +139,7 @@ def _all_of(hooks: Sequence[Callable[[dict[str, Any]], None]]) -> Callable[[dict
 
 def show(folders: Sequence[Path], page: Path, as_json: object | None) -> None:
     """The answer of the runs in `folders`, as a table and a sentence."""
-    from histfl.experiments.report import answer_sentence, answer_table, gather, groups_of
+    from histfl.reports import answer_sentence, answer_table, gather, groups_of
 
     if as_json is not None:
         print_json(as_json)

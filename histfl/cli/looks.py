@@ -41,8 +41,8 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Submodel sizes and seconds a round on a network, uniform and optimised; no training."""
-    from histfl.experiments.planning import PlanRequest, make_plan, parse_shape
-    from histfl.experiments.planning_report import about_sentence, draw_plan, plan_tables, worth_sentences
+    from histfl.planning.request import PlanRequest, make_plan, parse_shape
+    from histfl.planning.show import about_sentence, draw_plan, plan_tables, worth_sentences
 
     if len(vary) > 1:
         raise UsageError(f"--vary {' --vary '.join(vary)}: a plan varies one setting; plan once for each")
@@ -69,8 +69,8 @@ def bound(
     as_json: Json = False,
 ) -> None:
     """What the convergence theorem says of a run, term by term, on its own constants."""
-    from histfl.experiments.bound import bound_of
-    from histfl.experiments.bound_page import draw_bound, sentences, tables
+    from histfl.reports.bound import bound_of
+    from histfl.reports.bound_page import draw_bound, sentences, tables
 
     found = bound_of(folder)
     if plot is not None:
@@ -105,7 +105,7 @@ def report(
     as_json: Json = False,
 ) -> None:
     """One page that compares any runs; a broken run is named and the rest is shown."""
-    from histfl.experiments.report import gather, write_figures, write_report
+    from histfl.reports import gather, write_figures, write_report
 
     gathered = gather(folders)
     page = out or (folders[0] if len(folders) == 1 else Path()) / "report.html"
@@ -128,7 +128,7 @@ def report(
 
 def doctor(as_json: Json = False) -> None:
     """What this machine offers: versions, devices, data sets."""
-    from histfl.experiments.doctor import examine
+    from histfl.runs.doctor import examine
 
     findings = examine()
     if as_json:

@@ -14,11 +14,11 @@ from rich.text import Text
 from histfl.cli.options import DataDir, Device, EngineName, Json, MemoryGb, PrecisionName, named_folder
 from histfl.cli.output import console, interruptible, print_json
 from histfl.errors import UsageError
-from histfl.experiments.reproduce.names import TITLES
+from histfl.reproduce.names import TITLES
 
 if TYPE_CHECKING:
-    from histfl.experiments.reproduce.artefact import Artefact
-    from histfl.experiments.reproduce.runner import How
+    from histfl.reproduce.artefact import Artefact
+    from histfl.reproduce.runner import How
 
 MORE_IS_LEFT = 3  # the exit code of a command that its --minutes ended
 RESULTS = Path("results/reproduction")
@@ -75,8 +75,8 @@ def _command(names: Sequence[str]) -> Callable[..., None]:
     ) -> None:
         from histfl.devices import choose_device
         from histfl.engines.choose import check_engine
-        from histfl.experiments.reproduce.artefacts import artefacts, scale_for
-        from histfl.experiments.reproduce.runner import How
+        from histfl.reproduce.registry import artefacts, scale_for
+        from histfl.reproduce.runner import How
 
         choose_device(device)
         check_engine(engine, memory_gb)
@@ -92,11 +92,11 @@ def _carry_out(
     found: Sequence[Artefact], folder: Path, how: How, *, only: str | None, until: float | None, as_json: bool
 ) -> None:
     """Run the chosen arms, then answer with all that the folder has."""
-    from histfl.experiments.reproduce.artefacts import chosen_arms
-    from histfl.experiments.reproduce.files import run_results
-    from histfl.experiments.reproduce.pages import answer_json, answer_page
-    from histfl.experiments.reproduce.runner import carry_out, ending_at, work_of
-    from histfl.experiments.store import storage_errors, write_whole
+    from histfl.reproduce.files import run_results
+    from histfl.reproduce.pages import answer_json, answer_page
+    from histfl.reproduce.registry import chosen_arms
+    from histfl.reproduce.runner import carry_out, ending_at, work_of
+    from histfl.runs.store import storage_errors, write_whole
 
     arms = chosen_arms(found, only)
     if until is not None:
@@ -155,8 +155,8 @@ def collect(
     as_json: Json = False,
 ) -> None:
     """Keep the numbers of runs: a small file an arm, from which the page is written."""
-    from histfl.experiments.reproduce.artefacts import artefacts, scale_for
-    from histfl.experiments.reproduce.files import collect as keep
+    from histfl.reproduce.files import collect as keep
+    from histfl.reproduce.registry import artefacts, scale_for
 
     scale = scale_for(quick=quick, seeds=seeds, data_dir=data_dir, precision=precision)
     for folder in folders:
@@ -180,8 +180,8 @@ def page(
     seeds: SeedList = None,
 ) -> None:
     """Write docs/reproduction.md and its figures from the kept results (extra figures)."""
-    from histfl.experiments.reproduce.artefacts import artefacts, scale_for
-    from histfl.experiments.reproduce.pages import write_documentation
+    from histfl.reproduce.pages import write_documentation
+    from histfl.reproduce.registry import artefacts, scale_for
 
     if not results.is_dir():
         raise UsageError(

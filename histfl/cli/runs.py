@@ -26,7 +26,7 @@ from histfl.cli.options import (
 from histfl.errors import UsageError
 
 if TYPE_CHECKING:
-    from histfl.experiments.config import Config
+    from histfl.runs.config import Config
 
 
 def run(
@@ -45,7 +45,7 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Train once; the folder gets records, a checkpoint, the model, a summary and a report."""
-    from histfl.experiments.loading import load_config
+    from histfl.runs.loading import load_config
 
     config = load_config(source, with_precision(settings, precision))
     _needs_out(resume, out)
@@ -75,7 +75,7 @@ def sweep(
     as_json: Json = False,
 ) -> None:
     """Train every combination of the varied settings and compare them; resumable arm by arm."""
-    from histfl.experiments.sweep import arms
+    from histfl.runs.sweep import arms
 
     _needs_out(resume, out)
     configs = {arm.name: arm.config for arm in arms(source, with_precision(settings, precision), vary)}
@@ -98,7 +98,7 @@ def quickstart(
     as_json: Json = False,
 ) -> None:
     """HIST against hierarchical FedAvg on embedded images, in under a minute."""
-    from histfl.experiments.loading import load_config
+    from histfl.runs.loading import load_config
 
     _needs_out(resume, out)
     names, chosen = ("hist", "hfedavg"), with_precision(settings, precision)

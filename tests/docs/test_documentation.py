@@ -18,10 +18,10 @@ import pytest
 
 from histfl.cli import main
 from histfl.data.splits import SPLITS
-from histfl.experiments.build import prepare
-from histfl.experiments.config import Config
-from histfl.experiments.loading import load_config
-from histfl.experiments.run import execute
+from histfl.runs.build import prepare
+from histfl.runs.config import Config
+from histfl.runs.loading import load_config
+from histfl.runs.run import execute
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

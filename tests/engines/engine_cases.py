@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 from histfl.data import TensorData
-from histfl.experiments.build import Experiment, Ingredients, build
-from histfl.experiments.config import Config
 from histfl.models import build_model
 from histfl.network import Network
+from histfl.runs.build import Experiment, Ingredients, build
+from histfl.runs.config import Config
 from histfl.settings import checked
 
 

@@ -9,8 +9,8 @@ import torch
 from engine_cases import MODELS, make_experiment
 
 from histfl.engines import ENGINES, ReferenceEngine
-from histfl.experiments.build import Experiment
 from histfl.network import Network
+from histfl.runs.build import Experiment
 from histfl.training import Engine, RoundOutcome, hist
 
 ROUNDS = 2

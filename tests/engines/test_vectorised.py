@@ -32,9 +32,9 @@ from histfl.engines.stacked import MOST, StackedTrainer
 from histfl.engines.vectorised import _bundles, _results, _run_in_turn
 from histfl.engines.ways import choose_trainer
 from histfl.errors import UsageError
-from histfl.experiments.build import Experiment
 from histfl.network import Network
 from histfl.partition import State, draw, even_counts, extract
+from histfl.runs.build import Experiment
 from histfl.training import CellJob, Task, client_batches
 from histfl.training.batches import batches_of_clients
 

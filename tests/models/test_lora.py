@@ -16,12 +16,12 @@ from histfl.engines import ReferenceEngine, VectorisedEngine
 from histfl.engines.gpu.vmapped import VmappedSteps
 from histfl.engines.ways import _agrees
 from histfl.errors import UsageError
-from histfl.experiments.build import Experiment, Ingredients, build
-from histfl.experiments.config import Config
 from histfl.models import build_model
 from histfl.models.lora import Down, LoraClassifier, add_lora
 from histfl.network import Network
 from histfl.partition import draw, even_counts, extract, masks, plan
+from histfl.runs.build import Experiment, Ingredients, build
+from histfl.runs.config import Config
 from histfl.settings import checked
 from histfl.training import State, client_batches, client_steps, hist
 

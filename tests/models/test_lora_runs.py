@@ -11,11 +11,11 @@ from tiny_transformers import classifier, save, tokens
 
 from histfl.data import TensorData
 from histfl.errors import UsageError
-from histfl.experiments.build import Ingredients, build, load_data, load_ingredients
-from histfl.experiments.config import Config
-from histfl.experiments.run import execute
-from histfl.experiments.store import RunFolder
 from histfl.network import Network
+from histfl.runs.build import Ingredients, build, load_data, load_ingredients
+from histfl.runs.config import Config
+from histfl.runs.run import execute
+from histfl.runs.store import RunFolder
 from histfl.settings import checked
 
 

@@ -10,8 +10,8 @@ import torch
 from test_hist import SIZES, assert_same, experiment, hierarchical_fedavg, trained
 
 from histfl.errors import UsageError
-from histfl.experiments.run import execute
 from histfl.network import Network
+from histfl.runs.run import execute
 from histfl.seeds import Seeds
 from histfl.training import Participation, hist
 

@@ -10,10 +10,10 @@ from torch import nn
 import histfl
 from histfl.data import TensorData
 from histfl.errors import DivergedError, PartitionError
-from histfl.experiments.build import Experiment, Ingredients, build
-from histfl.experiments.config import Config
-from histfl.experiments.run import execute
 from histfl.network import Network
+from histfl.runs.build import Experiment, Ingredients, build
+from histfl.runs.config import Config
+from histfl.runs.run import execute
 from histfl.seeds import Seeds
 from histfl.settings import checked
 from histfl.training import client_batches

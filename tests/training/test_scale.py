@@ -15,10 +15,10 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from histfl.data import TensorData
-from histfl.experiments.build import Experiment, Ingredients, build
-from histfl.experiments.config import Config
-from histfl.experiments.records import round_record
 from histfl.network import Network
+from histfl.runs.build import Experiment, Ingredients, build
+from histfl.runs.config import Config
+from histfl.runs.records import round_record
 from histfl.settings import checked
 from histfl.training import hist
 from histfl.training.evaluate import evaluate

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from uplink_cases import SEEDS, experiment, flat, in_chunks, networks, schedules, states, uplink
 
 from histfl.errors import UsageError
-from histfl.experiments.run import execute
 from histfl.network import Network
+from histfl.runs.run import execute
 from histfl.wireless import Link, PathLoss, max_min, min_gain, power_factor, precode
 
 ENTRIES = 120_000

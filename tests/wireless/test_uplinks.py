@@ -16,9 +16,9 @@ from uplink_cases import TRAINING, data, experiment, model
 import histfl
 from histfl.engines import ReferenceEngine
 from histfl.errors import UsageError
-from histfl.experiments.loading import load_config
-from histfl.experiments.run import Run, execute
 from histfl.network import Network
+from histfl.runs.loading import load_config
+from histfl.runs.run import Run, execute
 from histfl.training import CellJob, CellResult
 
 UPLINKS: dict[str, dict[str, Any]] = {

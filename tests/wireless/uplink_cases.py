@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from histfl.data import TensorData
-from histfl.experiments.build import Experiment, Ingredients, build
-from histfl.experiments.config import Config
 from histfl.network import Network
+from histfl.runs.build import Experiment, Ingredients, build
+from histfl.runs.config import Config
 from histfl.seeds import Seeds
 from histfl.settings import checked
 from histfl.training import CellSchedule, Participation

@@ -1,0 +1,132 @@
+"""`histfl.train`: a run from Python, on the user's own objects."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from histfl.data import GIVEN, train_and_test
+from histfl.errors import UsageError
+from histfl.network import Network
+from histfl.partition import copy_of
+from histfl.reports.compare import compare
+from histfl.runs import run as runs
+from histfl.runs.build import Ingredients, build
+from histfl.runs.config import Config, DataSettings, MethodSettings, TrainingSettings, unread
+from histfl.runs.store import RunFolder
+from histfl.settings import checked
+from histfl.training.jobs import Loss
+
+# Where each further keyword of `train` belongs in the configuration.
+_log = logging.getLogger(__name__)
+_HOMES = {
+    **{
+        key: ("data", key)
+        for key in DataSettings.model_fields
+        if key not in ("name", "split", "strip", "max_length", "tokenizer")
+    },
+    **{key: ("training", key) for key in TrainingSettings.model_fields},
+    **{key: ("method", key) for key in MethodSettings.model_fields if key != "name"},
+    **{
+        key: ("network", key)
+        for key in ("active_cells", "participants", "dropout", "cycles_per_step", "energy_coefficient")
+    },
+    "theory_every": ("theory", "every"),
+}
+
+
+class Run(runs.Run):
+    """A run in its user's hands: it draws itself."""
+
+    def plot(self, against: str = "megabytes_per_client") -> Any:
+        """Test accuracy against megabytes_per_client, simulated_seconds or round: a plotly figure."""
+        return compare(**{str(self.summary["method"]): self}).plot(against)
+
+    def write_report(self, path: Path | str) -> None:
+        """The run's report as one self-contained page, such as report.html."""
+        compare(**{str(self.summary["method"]): self}).write_report(path)
+
+
+def train(
+    model: nn.Module,
+    train_set: Any,
+    test_set: Any,
+    *,
+    network: Network,
+    split: str | Sequence[npt.ArrayLike] | None = None,
+    method: str = "hist",
+    uplink: str | Mapping[str, Any] = "fdma",
+    loss: Loss = nn.functional.cross_entropy,
+    device: str | torch.device = "auto",
+    engine: str = "auto",
+    memory_gb: float | None = None,
+    out: Path | str | None = None,
+    resume: bool = False,
+    on_round: runs.OnRound | None = None,
+    **settings: Any,
+) -> Run:
+    """Train `model` (any nn.Module; it is copied, not changed) over `network` and return the run.
+
+    The sets are torch Datasets of (input, target) or pairs of tensors; the model returns scores
+    [sample, class]. `split` names how the samples are spread over the clients (default: shards), or has a list of
+    sample numbers for every client, cell 0's clients first. `uplink` is a name or a table of that section.
+    `loss(outputs, targets)` is the mean over the batch. Further keywords are keys of the configuration: rounds,
+    edge_rounds, local_steps, batch_size, learning_rate, sizes, include, exclude, active_cells, participants, dropout,
+    theory_every and the others of its sections. With `out`, the run is kept in that folder with its report and can be
+    resumed; `on_round` is called with every round's record. BatchNorm statistics of the returned model are recomputed
+    from the clients' data, also those of frozen layers.
+    """
+    if not isinstance(model, nn.Module) or not isinstance(network, Network):
+        raise UsageError(
+            f"train() takes a torch.nn.Module and network=histfl.Network, not {type(model).__name__} and "
+            f"{type(network).__name__}"
+        )
+    if not isinstance(uplink, str | Mapping):
+        raise UsageError(
+            f"train(uplink={uplink!r}): give a name, such as 'fdma', or a table of the uplink's settings"
+        )
+    if on_round is not None and not callable(on_round):
+        raise UsageError(f"train(on_round={on_round!r}): give a function of a round's record")
+    if resume and out is None:
+        raise UsageError("train(resume=True) without out: name the folder of the run to go on with")
+    train_data, test_data = train_and_test(train_set, test_set)
+    sections: dict[str, dict[str, Any]] = {
+        "model": {"name": type(model).__name__},
+        "data": {"name": "custom"},
+        "method": {"name": method},
+        "network": {"cells": network.num_cells, "clients": network.num_clients, "profile": "given"},
+        "uplink": {"name": uplink} if isinstance(uplink, str) else dict(uplink),
+    }
+    holdings = None if isinstance(split, str) else split
+    if split is not None:
+        sections["data"]["split"] = split if holdings is None else GIVEN
+    for keyword, value in settings.items():
+        if keyword not in _HOMES:
+            raise UsageError(f"train() has no setting {keyword!r}; known: {', '.join(sorted(_HOMES))}")
+        section, key = _HOMES[keyword]
+        if value is not None:
+            sections.setdefault(section, {})[key] = _plain(value)
+    config = checked(Config, sections, "train()")
+    for reason in unread([config]):
+        _log.warning("train(): %s", reason)
+    ingredients = Ingredients(copy_of(model), train_data, test_data, network, holdings)
+    experiment = build(config, ingredients, device=device, engine=engine, memory_gb=memory_gb, loss=loss)
+    done = runs.execute(experiment, RunFolder(Path(out)) if out else None, resume=resume, on_round=on_round)
+    run = Run(**vars(done))
+    if out:
+        run.write_report(Path(out) / "report.html")
+    return run
+
+
+def _plain(value: Any) -> Any:
+    """A number of numpy's or a tuple as a TOML file would have it."""
+    if isinstance(value, np.generic):
+        return value.item()
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,299 @@
+"""Submodel sizes and seconds a round of a model on a network, without training (HIST Sec. IV-B, V-E)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from histfl.data import cifar10, fashion_mnist
+from histfl.errors import PartitionError, UsageError
+from histfl.models import build_model
+from histfl.network import Network
+from histfl.network.network import Floats, Ints
+from histfl.partition import plan, shared_units
+from histfl.runs.build import bits_per_parameter, build_network, build_participation, build_uplink
+from histfl.runs.config import Config
+from histfl.runs.fit import check_parameters
+from histfl.runs.sizes import cut_layers, shared_fraction
+from histfl.seeds import Seeds
+from histfl.sizing import (
+    AffineCost,
+    AirCompCost,
+    CutLayers,
+    Policy,
+    Sizes,
+    SizingProblem,
+    optimised,
+    size,
+    uniform,
+)
+from histfl.sizing.uplinks import uplink_cost
+from histfl.training.methods import METHODS
+
+DEFAULT_DRAWS = 200
+CELLS_DRAWN = 40_000  # a second or two of drawing; with many cells, a few draws tell the mean as well
+MIN_DRAWS = 4
+ARMS = ("hfedavg", "uniform", "optimised")
+UPLINKS = ("oma", "aircomp")
+
+_FASHION = ((1, fashion_mnist.SIDE, fashion_mnist.SIDE), len(fashion_mnist.CLASS_NAMES))
+INPUTS: dict[str, tuple[tuple[int, ...], int]] = {  # data set: a sample's shape, the number of classes
+    "fashion-mnist-mini": _FASHION,
+    "fashion-mnist": _FASHION,
+    "cifar10": ((cifar10.CHANNELS, cifar10.SIDE, cifar10.SIDE), len(cifar10.CLASS_NAMES)),
+}
+
+
+@dataclass(frozen=True)
+class CutModel:
+    """A model as planning sees it: the layers dealt out, the units [layer] that every cell holds besides,
+    and the full model's parameters with their number format."""
+
+    name: str
+    layers: CutLayers
+    held: Ints
+    parameters: int
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class CellSizes:
+    """One choice of sizes: the units [cell, layer] a cell holds, and how its seconds [cell] come about.
+
+    `compute` is what a cell would take if sending were free; sending adds the rest.
+    """
+
+    units: Ints
+    sizes: Sizes
+    compute: Floats
+
+    @property
+    def uplink(self) -> Floats:
+        return self.sizes.seconds - self.compute
+
+    def as_json(self) -> list[dict[str, Any]]:
+        rows = zip(self.units, self.sizes.parameters, self.sizes.seconds, strict=True)
+        return [{"units": u.tolist(), "parameters": int(p), "seconds": float(s)} for u, p, s in rows]
+
+
+@dataclass(frozen=True)
+class NetworkPlan:
+    """What a network can do with a model.
+
+    `seconds_per_round` are means over `draws` rounds, in which `optimised` chooses its sizes anew from
+    that round's channels. `cells` are one choice for all these rounds, from the cells' mean costs with
+    `uplink`. Where sizes are impossible, they are left out and `obstacle` says why.
+    """
+
+    cut: CutModel
+    clients_per_cell: Ints
+    uplink: str
+    draws: int
+    cap: float
+    cells: Mapping[str, CellSizes]
+    seconds_per_round: Mapping[str, float | None]
+    obstacle: str | None
+
+    @property
+    def num_cells(self) -> int:
+        return len(self.clients_per_cell)
+
+    def as_json(self) -> dict[str, Any]:
+        cells = {name: self.cells[name].as_json() if name in self.cells else None for name in ARMS[1:]}
+        return {
+            "model": self.cut.name,
+            "parameters": self.cut.parameters,
+            "cut": list(self.cut.layers.names),
+            "uplink": self.uplink,
+            "draws": self.draws,
+            "clients_per_cell": self.clients_per_cell.tolist(),
+            "cells": cells,
+            "seconds_by_part": {
+                name: {"compute": chosen.compute.tolist(), "uplink": chosen.uplink.tolist()}
+                for name, chosen in self.cells.items()
+            },
+            **self.answer_json(),
+        }
+
+    def answer_json(self) -> dict[str, Any]:
+        """The plan without its cells."""
+        best = self.cells.get("optimised")
+        return {
+            "seconds_per_round": dict(self.seconds_per_round),
+            "cap": self.cap,
+            "feasible": self.obstacle is None,
+            "obstacle": self.obstacle,
+            "certificate": best and {"lower_bound": best.sizes.bound, "gap": best.sizes.gap},
+        }
+
+
+def cut_model(
+    config: Config, *, input_shape: Sequence[int] | None = None, classes: int | None = None
+) -> CutModel:
+    """The model that `config` names, cut as HIST would; no data are loaded.
+
+    Its inputs are those of a known data set, or of `input_shape` (a sample's) and `classes`.
+    """
+    method = METHODS[config.method.name]
+    if method.scheme == "every":
+        raise UsageError(
+            f"method.name = {config.method.name!r}: where every layer is cut, sizes do not add up; plan hist or overlap"
+        )
+    known_shape, known_classes = INPUTS.get(config.data.name, (None, None))
+    shape, num_classes = input_shape or known_shape, classes or known_classes
+    if shape is None or num_classes is None:
+        raise UsageError(
+            f"the inputs of data set {config.data.name!r} are not known without loading it; "
+            "give --input-shape and --classes, for example --input-shape 1,28,28 --classes 10"
+        )
+    seeds = Seeds(config.training.seed)
+    settings = config.model
+    model = build_model(settings.name, settings.options, shape, num_classes, seed=seeds.key("model"))
+    dtype = check_parameters(model)
+    inputs = torch.randn(2, *shape, generator=seeds.torch("example"), dtype=dtype)
+    try:
+        cut = plan(model, inputs, include=config.method.include, exclude=config.method.exclude)
+    except PartitionError as error:
+        planned = "x".join(map(str, shape))
+        raise PartitionError(f"{error} (inputs here: {planned}; --input-shape gives others)") from None
+    shared = shared_fraction(config.method)
+    if (shared_units(cut, shared) == cut.units).any():
+        raise UsageError(f"method.shared = {shared:g}: a layer is shared whole and nothing is left to size")
+    units = shared_units(cut, shared)
+    return CutModel(settings.name, cut_layers(cut, shared), units, cut.num_parameters, dtype)
+
+
+def plan_network(config: Config, cut: CutModel, draws: int | None = None) -> NetworkPlan:
+    """Plan `cut` on the network of `config`, over `draws` rounds of participants and channels.
+
+    They are the first rounds of a run with the same configuration, so that a plan foretells that run.
+    """
+    if config.network.active_cells != "all":
+        raise UsageError(
+            f"network.active_cells = {config.network.active_cells}: a plan sizes all cells of a network; "
+            "leave the key out, or plan a network of as many cells"
+        )
+    if config.uplink.name == "ideal":
+        raise UsageError(
+            "uplink.name = 'ideal' takes no time; a plan weighs computing against sending: use fdma, tdma or aircomp"
+        )
+    sizes = config.method.sizes
+    if sizes not in ("uniform", "optimised"):
+        raise UsageError(
+            f"method.sizes = {sizes if isinstance(sizes, str) else list(sizes)}: a plan compares uniform with optimised sizes; leave the key out"
+        )
+    network = build_network(config)
+    if draws is None:
+        draws = max(MIN_DRAWS, min(DEFAULT_DRAWS, CELLS_DRAWN // network.num_cells))
+    policies, obstacle = _policies(cut.layers, network.num_cells, config.method.cap)
+    tally = _Tally(cut, policies, config.method.cap)
+    for costs in _drawn_costs(config, network, cut, draws):
+        tally.add(costs)
+    shown = "aircomp" if config.uplink.name == "aircomp" else "oma"
+    return NetworkPlan(
+        cut=cut,
+        clients_per_cell=network.clients_per_cell,
+        uplink=shown if shown == "aircomp" else _orthogonal(config),
+        draws=draws,
+        cap=config.method.cap,
+        cells=tally.cells(shown),
+        seconds_per_round=tally.seconds_per_round(),
+        obstacle=obstacle,
+    )
+
+
+class _Tally:
+    """Adds up what the drawn rounds take."""
+
+    def __init__(self, cut: CutModel, policies: Mapping[str, Policy], cap: float) -> None:
+        self.cut, self.policies, self.cap = cut, policies, cap
+        self.seconds: dict[str, list[float]] = {f"{link}.{name}": [] for link in UPLINKS for name in ARMS}
+        self.costs: dict[str, list[AffineCost | AirCompCost]] = {}
+        self.found: dict[str, dict[str, float]] = {}
+
+    def add(self, costs: Mapping[str, AffineCost | AirCompCost]) -> None:
+        """One round: the costs by uplink, and `compute` for no uplink at all."""
+        before = {name: seen[-1] for name, seen in self.costs.items()}
+        for name, cost in costs.items():
+            self.costs.setdefault(name, []).append(cost)
+        for uplink in UPLINKS:
+            if costs[uplink] is not before.get(uplink):  # otherwise what was found for it holds again
+                self.found[uplink] = self._slowest(costs[uplink])
+            for arm, seconds in self.found[uplink].items():
+                self.seconds[f"{uplink}.{arm}"].append(seconds)
+
+    def _slowest(self, cost: AffineCost | AirCompCost) -> dict[str, float]:
+        """Seconds of a round by arm."""
+        layers = self.cut.layers
+        problem = SizingProblem(layers, cost, self.cap)
+        sizes = {name: layers.parameters(policy(problem)) for name, policy in self.policies.items()}
+        sizes["hfedavg"] = np.full(cost.num_cells, self.cut.parameters)
+        return {name: float(cost.seconds(parameters).max()) for name, parameters in sizes.items()}
+
+    def seconds_per_round(self) -> dict[str, float | None]:
+        return {name: float(np.mean(each)) if each else None for name, each in self.seconds.items()}
+
+    def cells(self, uplink: str) -> dict[str, CellSizes]:
+        """One choice of sizes for all rounds, by the mean costs."""
+        problem = SizingProblem(self.cut.layers, self._mean(uplink), self.cap)
+        compute = self._mean("compute")
+        found = {name: size(problem, policy) for name, policy in self.policies.items()}
+        return {
+            name: CellSizes(sizes.counts + self.cut.held, sizes, compute.seconds(sizes.parameters))
+            for name, sizes in found.items()
+        }
+
+    def _mean(self, name: str) -> AffineCost | AirCompCost:
+        """Seconds are linear in the slope, so the mean slope gives the mean seconds of every size."""
+        costs = self.costs[name]
+        return dataclasses.replace(costs[0], slope=np.mean([cost.slope for cost in costs], axis=0))
+
+
+def _drawn_costs(
+    config: Config, network: Network, cut: CutModel, draws: int
+) -> Iterator[dict[str, AffineCost | AirCompCost]]:
+    """The costs of each drawn round, by uplink."""
+    names = {"oma": _orthogonal(config), "aircomp": "aircomp", "compute": "ideal"}
+    bits = bits_per_parameter(config, cut.dtype)
+    uplinks = {
+        key: build_uplink(_with_uplink(config, name), cut.parameters, bits) for key, name in names.items()
+    }
+    participation = build_participation(config)
+    participation.check(network)
+    seeds = Seeds(config.training.seed)
+    nothing = [None] * network.num_cells
+    for t in range(draws):
+        if t == 0 or participation.per_cell is not None:  # otherwise the same clients send in every round
+            schedules = participation.schedules(network, config.training.edge_rounds, t, seeds)
+            # Over the air the time depends on no channel, and a draw would optimise every beam in vain.
+            undrawn = {
+                name: uplink_cost(uplinks[name], network, schedules, nothing)
+                for name in ("aircomp", "compute")
+            }
+        links = uplinks["oma"].draw(network, schedules, t, seeds)
+        yield {"oma": uplink_cost(uplinks["oma"], network, schedules, links), **undrawn}
+
+
+def _with_uplink(config: Config, name: str) -> Config:
+    return config.model_copy(update={"uplink": config.uplink.model_copy(update={"name": name})})
+
+
+def _orthogonal(config: Config) -> str:
+    return "tdma" if config.uplink.name == "tdma" else "fdma"
+
+
+def _policies(layers: CutLayers, num_cells: int, cap: float) -> tuple[dict[str, Policy], str | None]:
+    """The policies that are possible, and why another is not."""
+    anything = AffineCost(np.zeros(num_cells), np.ones(num_cells))
+    try:
+        SizingProblem(layers, anything, cap).caps()
+    except PartitionError as error:  # fewer units than cells
+        return {}, str(error)
+    except UsageError as error:  # the cap leaves units over
+        return {"uniform": uniform}, str(error)
+    return {"uniform": uniform, "optimised": optimised}, None

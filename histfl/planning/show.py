@@ -1,0 +1,210 @@
+"""A plan as tables and as a picture; many cells are shown in groups of equal numbers, by speed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+from rich.table import Table
+
+from histfl.network.network import Floats, Ints
+from histfl.planning.network import ARMS, UPLINKS, CellSizes, NetworkPlan
+from histfl.planning.request import Planning, Variation
+from histfl.reports import COLOURS
+from histfl.reports.html import write_figure
+
+TABLE_ROWS = 20
+BARS = 60
+NAMED_LAYERS = 3
+BLUE, VERMILION, GREEN, ORANGE, SKY = COLOURS[0], COLOURS[1], COLOURS[2], COLOURS[4], COLOURS[5]
+BAR_COLOURS = {"uniform": (SKY, BLUE), "optimised": (ORANGE, VERMILION)}  # compute, uplink
+LINE_COLOURS = {"hfedavg": GREEN, "uniform": BLUE, "optimised": VERMILION}
+SHORT = {"uniform": "unif.", "optimised": "opt."}
+NAMES = {"hfedavg": "HFedAvg", "uniform": "uniform", "optimised": "optimised"}
+
+
+def plan_tables(planning: Planning) -> list[Table]:
+    """The cells, the seconds a round, and those along the varied setting."""
+    plan = planning.plan
+    tables = [_cells_table(plan)] if plan.cells else []
+    tables.append(_rounds_table(plan))
+    return [*tables, _variation_table(planning.variation)] if planning.variation else tables
+
+
+def about_sentence(plan: NetworkPlan) -> str:
+    """What is planned."""
+    layers = plan.cut.layers
+    cut = ", ".join(
+        f"{name} ({units} units of {weight})"
+        for name, units, weight in zip(layers.names, layers.units, layers.parameters_per_unit, strict=True)
+    )
+    if layers.num_layers > NAMED_LAYERS:
+        cut = f"{layers.num_layers} layers ({layers.units.sum()} units)"
+    return (
+        f"{plan.num_cells} cells, {plan.clients_per_cell.sum()} clients; {plan.cut.name}: "
+        f"{plan.cut.parameters} parameters, cut: {cut}; cap {plan.cap:g}; mean of {plan.draws} draws"
+    )
+
+
+def worth_sentences(planning: Planning) -> list[str]:
+    """How good the sizes are, and why there are none where there are none."""
+    plan, variation = planning.plan, planning.variation
+    best = plan.cells.get("optimised")
+    if best is None:
+        sentences = [f"not feasible: {plan.obstacle}"]
+    else:
+        sentences = [
+            f"certificate ({plan.uplink}): with these optimised sizes the slowest cell takes "
+            f"{best.sizes.seconds.max():.5g} s on average; no sizes within the cap take less than "
+            f"{best.sizes.bound:.5g} s (gap {best.sizes.gap:.2%})"
+        ]
+    if variation is not None:
+        points = zip(variation.values, variation.plans, strict=True)
+        sentences += [
+            f"{variation.setting} = {value} is not feasible: {point.obstacle}"
+            for value, point in points
+            if point.obstacle is not None
+        ]
+    return sentences
+
+
+def groups_by_speed(plan: NetworkPlan, most: int) -> list[Ints]:
+    """Cells, each for itself, or in `most` groups from the fastest to the slowest with uniform sizes."""
+    cells = np.arange(plan.num_cells)
+    if plan.num_cells <= most:
+        return list(cells[:, None])
+    return np.array_split(np.argsort(plan.cells["uniform"].sizes.seconds, kind="stable"), most)
+
+
+def _cells_table(plan: NetworkPlan) -> Table:
+    groups = groups_by_speed(plan, TABLE_ROWS)
+    alone = len(groups) == plan.num_cells
+    columns = ("units", "params", "compute", "uplink", "total") if alone else ("units", "params", "total")
+    table = Table(box=None, title=f"seconds a round by cell, {plan.uplink}", collapse_padding=True)
+    table.add_column("cell" if alone else "cells by speed\n(means)", no_wrap=True)
+    for name in plan.cells:
+        for column in columns:  # short names, so that all fit into 80 columns
+            table.add_column(f"{SHORT[name]}\n{column}", justify="right", no_wrap=True)
+    done = 0
+    for group in groups:
+        label = str(group[0]) if alone else f"{done + 1}-{done + len(group)}"
+        table.add_row(
+            label,
+            *(_cell_texts(chosen, group)[column] for chosen in plan.cells.values() for column in columns),
+        )
+        done += len(group)
+    return table
+
+
+def _cell_texts(chosen: CellSizes, group: Ints) -> dict[str, str]:
+    sizes = chosen.sizes
+    seconds = {"compute": chosen.compute, "uplink": chosen.uplink, "total": sizes.seconds}
+    return {
+        "units": f"{chosen.units.sum(axis=1)[group].mean():.4g}",
+        "params": f"{sizes.parameters[group].mean():.0f}",
+        **{name: f"{values[group].mean():.3g}" for name, values in seconds.items()},
+    }
+
+
+def _rounds_table(plan: NetworkPlan) -> Table:
+    table = Table(box=None, title="seconds a round")
+    table.add_column("uplink")
+    for heading in (*NAMES.values(), "saved over uniform", "times faster than HFedAvg"):
+        table.add_column(heading, justify="right")
+    orthogonal = plan.uplink if plan.uplink != "aircomp" else "fdma"
+    for uplink in UPLINKS:
+        full, equal, best = (plan.seconds_per_round[f"{uplink}.{arm}"] for arm in ARMS)
+        saved = "-" if best is None or equal is None else f"{1 - best / equal:.1%}"
+        faster = "-" if best is None or full is None else f"{full / best:.2f}"
+        name = orthogonal if uplink == "oma" else uplink
+        table.add_row(name, *map(_seconds, (full, equal, best)), saved, faster)
+    return table
+
+
+def _variation_table(variation: Variation) -> Table:
+    table = Table(box=None, title=f"seconds a round by {variation.setting}")
+    table.add_column(variation.setting)
+    for uplink in UPLINKS:
+        for arm in ARMS:
+            table.add_column(f"{uplink}\n{arm}", justify="right")
+    for value, plan in zip(variation.values, variation.plans, strict=True):
+        table.add_row(value, *map(_seconds, plan.seconds_per_round.values()))
+    return table
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
+
+
+def draw_plan(planning: Planning, path: Path) -> None:
+    """Bars by cell and, where a setting is varied, curves below, as one self-contained page."""
+    plan, variation = planning.plan, planning.variation
+    titles = [f"seconds a round by cell, {plan.uplink}"]
+    titles += [f"seconds a round by {variation.setting}"] if variation else []
+    figure = make_subplots(rows=len(titles), cols=1, subplot_titles=titles, vertical_spacing=0.15)
+    _add_bars(figure, plan)
+    if variation is not None:
+        _add_curves(figure, variation)
+    figure.update_layout(
+        barmode="overlay",
+        template="plotly_white",
+        height=520 * len(titles),
+        title=f"{plan.cut.name} on {plan.num_cells} cells, {plan.clients_per_cell.sum()} clients",
+    )
+    write_figure(path, figure)
+
+
+def _add_bars(figure: go.Figure, plan: NetworkPlan) -> None:
+    """Two bars a cell side by side, computing below and the uplink on top; a line at the slowest cell."""
+    if not plan.cells:
+        return
+    groups = groups_by_speed(plan, BARS)
+    alone = len(groups) == plan.num_cells
+    place = np.arange(len(groups), dtype=float)
+    for offset, (name, chosen) in zip((-0.4, 0.0), plan.cells.items(), strict=False):
+        compute, uplink = (_means(part, groups) for part in (chosen.compute, chosen.uplink))
+        parameters = _means(chosen.sizes.parameters.astype(np.float64), groups)
+        parts = (("compute", compute, np.zeros(len(groups))), ("uplink", uplink, compute))
+        for (part, height, base), colour in zip(parts, BAR_COLOURS[name], strict=True):
+            bar = go.Bar(
+                x=place,
+                y=height,
+                base=base,
+                offset=offset,
+                width=0.4,
+                name=f"{name}: {part}",
+                marker_color=colour,
+                customdata=np.stack([height, parameters], axis=1),  # y counts from the base
+                hovertemplate="%{customdata[0]:.4g} s, %{customdata[1]:.0f} parameters",
+            )
+            figure.add_trace(bar, row=1, col=1)
+        figure.add_hline(
+            y=float(chosen.sizes.seconds.max()),
+            line={"color": BAR_COLOURS[name][1], "dash": "dot"},
+            row=1,
+            col=1,
+        )
+    label = "cell" if alone else f"{plan.num_cells} cells in {len(groups)} groups, the fastest first (means)"
+    figure.update_xaxes(title_text=label, row=1, col=1)
+    figure.update_yaxes(title_text="seconds a round", rangemode="tozero", row=1, col=1)
+
+
+def _add_curves(figure: go.Figure, variation: Variation) -> None:
+    for uplink, dash in zip(UPLINKS, ("solid", "dash"), strict=True):
+        for arm in ARMS:
+            line = go.Scatter(
+                x=[float(value) for value in variation.values],
+                y=[plan.seconds_per_round[f"{uplink}.{arm}"] for plan in variation.plans],
+                name=f"{uplink}, {NAMES[arm]}",
+                mode="lines+markers",
+                line={"color": LINE_COLOURS[arm], "dash": dash},
+            )
+            figure.add_trace(line, row=2, col=1)
+    figure.update_xaxes(title_text=variation.setting, row=2, col=1)
+    figure.update_yaxes(title_text="seconds a round", type="log", row=2, col=1)
+
+
+def _means(values: Floats, groups: list[Ints]) -> Floats:
+    return np.array([values[group].mean() for group in groups])

@@ -1,0 +1,23 @@
+"""Results to look at: one self-contained page from any set of runs."""
+
+from histfl.reports.answer import answer_sentence, answer_table, runs_table
+from histfl.reports.gather import Gathered, ShownRun, gather
+from histfl.reports.groups import Group, groups_of
+from histfl.reports.page import report_page, write_report
+from histfl.reports.paper import write_figures
+from histfl.reports.style import COLOURS
+
+__all__ = [
+    "COLOURS",
+    "Gathered",
+    "Group",
+    "ShownRun",
+    "answer_sentence",
+    "answer_table",
+    "gather",
+    "groups_of",
+    "report_page",
+    "runs_table",
+    "write_figures",
+    "write_report",
+]

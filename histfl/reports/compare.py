@@ -1,0 +1,80 @@
+"""Comparing runs in Python and in notebooks: the report's figure, table and sentence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+
+from histfl.errors import UsageError
+from histfl.reports import (
+    Gathered,
+    Group,
+    ShownRun,
+    answer_sentence,
+    answer_table,
+    groups_of,
+    runs_table,
+    write_report,
+)
+from histfl.reports.figures import AXES, accuracy_figure
+from histfl.reports.html import table_html
+from histfl.runs.run import Run
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs side by side; in a notebook it shows itself as a sentence and a table."""
+
+    runs: tuple[ShownRun, ...]
+
+    @property
+    def groups(self) -> list[Group]:
+        """The runs by configuration; those that differ in the seed alone are one group."""
+        return groups_of(self.runs)
+
+    @property
+    def sentence(self) -> str:
+        return answer_sentence(self.groups)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A dictionary a run, its totals and its cost to each target as its summary has them."""
+        table = runs_table(self.runs)
+        keys = [column.key for column in table.columns]
+        return [dict(zip(keys, [cell.value for cell in row], strict=True)) for row in table.rows]
+
+    def plot(self, against: str = "megabytes_per_client") -> go.Figure:
+        """Test accuracy against megabytes_per_client, simulated_seconds or round."""
+        if against not in AXES:
+            raise UsageError(f"plot against {against!r}; use {', '.join(AXES)}")
+        return accuracy_figure(self.groups, against)
+
+    def write_report(self, path: Path | str) -> None:
+        """The comparison as one self-contained page, such as report.html."""
+        page = Path(path)
+        write_report(page, f"histfl: {page.stem}", Gathered(self.runs))
+
+    def __str__(self) -> str:
+        return self.sentence
+
+    def _repr_html_(self) -> str:
+        return table_html(answer_table(self.groups), self.sentence, "comparison")
+
+
+def compare(*runs: Run, **named: Run) -> Comparison:
+    """Compare runs: `compare(run_a, run_b)` names them by method, `compare(ours=run_a, theirs=run_b)` as given."""
+    if not runs and not named:
+        raise UsageError("compare() needs at least one run")
+    for given in (*runs, *named.values()):
+        if not isinstance(given, Run):
+            raise UsageError(
+                f"compare() takes runs one by one, not {type(given).__name__}: compare(a, b), or compare(*runs) and "
+                "compare(**runs) where they are in a list and in a dictionary"
+            )
+    methods = [str(run.summary["method"]) for run in runs]
+    names = [name if methods.count(name) == 1 else f"{name} {i}" for i, name in enumerate(methods, start=1)]
+    pairs = [*zip(names, runs, strict=True), *named.items()]
+    return Comparison(tuple(ShownRun.of(name, run) for name, run in pairs))

@@ -1,0 +1,83 @@
+"""What follows a run: told of every round as it is done, and of the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Protocol
+
+from histfl.runs.records import Record
+from histfl.runs.run import Run
+from histfl.runs.store import RunFolder
+
+
+class Follower(Protocol):
+    """One run's line to a tracker. Rounds come in order, each once, those of an earlier process too."""
+
+    def on_round(self, record: Record) -> None: ...
+
+    def on_end(self, run: Run) -> None: ...
+
+    def close(self, *, finished: bool) -> None: ...
+
+
+class Telling:
+    """Tells followers of a run, first of the rounds that an earlier process did.
+
+    A tracker that fails must not cost the training: `warn` is told, and the tracker nothing more.
+    """
+
+    def __init__(self, followers: Sequence[Follower], folder: RunFolder, warn: Callable[[str], None]) -> None:
+        self._followers, self._folder, self._warn, self._told = list(followers), folder, warn, 0
+        self._lost: list[Follower] = []
+
+    def on_round(self, record: Record) -> None:
+        if record["round"] > self._told + 1:
+            self._tell(self._folder.read_rounds()[self._told : record["round"] - 1])
+        self._tell([record])
+
+    def on_end(self, run: Run) -> None:
+        self._tell(run.records[self._told :])
+        for follower in tuple(self._followers):
+            with self._without_if_it_fails(follower):
+                follower.on_end(run)
+
+    def close(self, *, finished: bool) -> None:
+        for follower in self._lost:
+            with suppress(Exception):  # it was warned of
+                follower.close(finished=False)
+        for follower in tuple(self._followers):
+            with self._without_if_it_fails(follower):
+                follower.close(finished=finished)
+
+    def _tell(self, records: Sequence[Record]) -> None:
+        for record in records:
+            for follower in tuple(self._followers):
+                with self._without_if_it_fails(follower):
+                    follower.on_round(record)
+            self._told = record["round"]
+
+    @contextmanager
+    def _without_if_it_fails(self, follower: Follower) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self._followers.remove(follower)
+            self._lost.append(follower)
+            self._warn(
+                f"{type(follower).__name__} failed ({type(error).__name__}: {error}); the run goes on without it; "
+                "once it works again, the same command with --resume tells it what it missed"
+            )
+
+
+@contextmanager
+def telling(
+    followers: Sequence[Follower], folder: RunFolder, warn: Callable[[str], None]
+) -> Iterator[Telling]:
+    """Closes the followers at the end, whatever became of the run."""
+    told, finished = Telling(followers, folder, warn), False
+    try:
+        yield told
+        finished = True
+    finally:
+        told.close(finished=finished)

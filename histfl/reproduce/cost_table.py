@@ -1,0 +1,327 @@
+"""A table of what a client sends until two target accuracies: what it is made of, its arms, rows and curves.
+
+The paper's entries divided by the cost of a round are whole numbers of rounds, so rounds and cost ratios are
+compared; its megabytes count bytes differently from table to table.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from histfl.reproduce.artefact import LABELS, Artefact, Choice, Panel, Row, Scale, Verdict, arm
+from histfl.reproduce.bases import (
+    HFEDAVG_LAST,
+    LOAD,
+    LOAD_LABEL,
+    METHODS,
+    SPLITS,
+    Setting,
+    of,
+)
+from histfl.reproduce.claims import judged, told, trend, versus
+from histfl.reproduce.drawing import learning_curve
+from histfl.reproduce.results import LAST, Repeats, Results, Spread
+from histfl.runs.arms import Arm
+
+WITHIN = 0.25  # of the paper's cost ratio
+# N = 4 first: of a table that is run in pieces, these are the columns to have.
+SETTINGS = (("shards", 4), ("cell-iid", 4), ("shards", 2), ("cell-iid", 2))
+CLOSE_ENOUGH = Choice(
+    f"a cost ratio within {WITHIN:.0%} of the paper's counts as the same",
+    "the paper gives no spread over seeds; whole rounds alone leave as much open where few are needed",
+)
+
+
+@dataclass(frozen=True)
+class Contender:
+    """What is compared in a table: its labels, and its cost as so many `times` what its records have."""
+
+    name: str
+    labels: Mapping[str, Any]
+    times: float = 1
+
+    @property
+    def beside(self) -> bool:
+        """Whether the paper does not have it."""
+        return self.name not in METHODS.values()
+
+    def of(self, results: Results, setting: Setting) -> Repeats:
+        return of(results, setting=setting, **self.labels)
+
+    def arm(self, settings: Mapping[str, Any], *, rounds: int, setting: Setting, seed: int) -> Arm:
+        split, cells = setting
+        given = {**self.labels, "cells": cells, "split": split, "seed": seed}
+        in_order = {label: given[label] for label in LABELS if label in given}  # as names have them
+        return arm({**settings, "training.rounds": rounds}, **in_order)
+
+
+HIST, HFEDAVG = (Contender(name, {"method": method}) for method, name in METHODS.items())
+
+
+def last_cell_alone(cells: int) -> Contender:
+    """HFedAvg of the last cell; records have the mean load of all clients, 1/N of that of this cell's."""
+    return Contender(HFEDAVG_LAST, {"method": "hfedavg", "active_cells": [cells - 1]}, times=cells)
+
+
+@dataclass(frozen=True)
+class CostTable:
+    """A table's settings and the paper's entries.
+
+    `rounds` has the paper's numbers of `unit` by (method, split, cells), one a target; `ratios` its cost of HFedAvg
+    over HIST's at the higher target by (split, cells). A global round is `units` of them. `further` gives the
+    contenders beside HIST and HFedAvg by the number of cells; `lower` targets are looked at where the paper's are
+    not reached, and `why_missed` tells why they are not, where that is known. Targets are accuracies, or with `shares`
+    those of HFedAvg's last rounds in the same setting.
+    """
+
+    name: str
+    base: dict[str, Any]
+    targets: tuple[float, float]
+    most_rounds: Mapping[str, int]
+    paper: str
+    choices: tuple[Choice, ...]
+    settings: Sequence[Setting]
+    rounds: Mapping[tuple[str, str, int], tuple[int, int]]
+    ratios: Mapping[Setting, float]
+    further: Callable[[int], Sequence[Contender]] = lambda cells: ()
+    lower: tuple[float, ...] = ()
+    why_missed: str = ""
+    shares: bool = False
+    unit: str = "global rounds"
+    units: int = 1
+    smaller: str = ""
+
+    @property
+    def names(self) -> list[str]:
+        """Of the targets, one by one."""
+        return [f"{target:.0%}{self.of_what}" for target in self.targets]
+
+    @property
+    def both(self) -> str:
+        """The two targets, in words."""
+        low, high = self.targets
+        return f"{low:.0%} and {high:.0%}{self.of_what}"
+
+    @property
+    def of_what(self) -> str:
+        return " of HFedAvg's end" if self.shares else ""
+
+    def contenders(self, cells: int) -> tuple[Contender, ...]:
+        return HIST, HFEDAVG, *self.further(cells)
+
+    def ends(self, results: Results) -> dict[str, Spread]:
+        """HFedAvg's accuracy in its last rounds, by setting."""
+        return {
+            words(setting): HFEDAVG.of(results, setting).last_accuracies(LAST) for setting in self.settings
+        }
+
+    def target(self, place: int, results: Results, setting: Setting) -> float | None:
+        """The accuracy to come to; None while the runs that it is a share of have not ended."""
+        if not self.shares:
+            return self.targets[place]
+        end = HFEDAVG.of(results, setting).last_accuracies(LAST).number
+        return None if end is None else self.targets[place] * end
+
+    def paper_cost(self, setting: Setting) -> PaperCost | None:
+        """The paper's in a setting; None where it has no number."""
+        if setting not in self.ratios:
+            return None
+        theirs, ours = (self.rounds[method, *setting][1] for method in ("hfedavg", "hist"))
+        return PaperCost(self.ratios[setting], ours / theirs)
+
+
+@dataclass(frozen=True)
+class PaperCost:
+    """The paper's cost of HFedAvg over HIST's at the higher target, and HIST's rounds over HFedAvg's there."""
+
+    ratio: float
+    rounds: float
+
+
+def words(setting: Setting) -> str:
+    return f"{SPLITS[setting[0]]}, N = {setting[1]}"
+
+
+def cost_ratio(
+    theirs: Repeats, ours: Repeats, target: float | None, key: str = LOAD, times: float = 1
+) -> Spread:
+    """Their cost (`times` what is recorded) over ours to `target`, seed by seed; None where a run ended without."""
+    over, under = theirs.costs_to(target, key), ours.costs_to(target, key)
+    pairs = [(over[seed], under[seed]) for seed in over if seed in under]
+    waiting = sum(repeats.to_target(target).waiting for repeats in (theirs, ours))
+    return Spread(tuple(times * a / b if a and b else None for a, b in pairs), ours.asked, waiting)
+
+
+def cost_panels(results: Results, settings: Sequence[Setting]) -> list[Panel]:
+    """Accuracy against what a client has sent, a panel a split."""
+    return [
+        Panel(
+            SPLITS[split],
+            LOAD_LABEL,
+            "test accuracy",
+            tuple(
+                curve
+                for colour, cells in enumerate(sorted(cells for other, cells in settings if other == split))
+                for method, name in METHODS.items()
+                for curve in learning_curve(
+                    of(results, method, (split, cells)),
+                    f"{name}, N = {cells}",
+                    LOAD,
+                    colour=colour,
+                    dashed=method == "hfedavg",
+                )
+            ),
+        )
+        for split in dict.fromkeys(split for split, _ in settings)
+    ]
+
+
+def cost_table(table: CostTable, scale: Scale) -> Artefact:
+    """The artefact of a table: HIST and its rivals in each of the settings."""
+    ends: dict[str, Any] = {}
+    if not table.shares:
+        ends = {"training.targets": (*table.lower, *table.targets), "training.stop_at_targets": True}
+    return Artefact(
+        name=table.name,
+        paper=table.paper,
+        choices=(*table.choices, CLOSE_ENOUGH),
+        arms=tuple(
+            contender.arm(
+                table.base | ends,
+                rounds=table.most_rounds[contender.labels["method"]],
+                setting=setting,
+                seed=seed,
+            )
+            for seed in scale.seeds
+            for setting in table.settings
+            for contender in table.contenders(setting[1])
+        ),
+        rows=lambda results: list(_rows(table, results)),
+        panels=lambda results: cost_panels(results, table.settings),
+        smaller=table.smaller,
+    )
+
+
+def _rows(table: CostTable, results: Results) -> Iterator[Row]:
+    if table.shares:
+        yield told(f"HFedAvg's accuracy at its end, the mean of the last {LAST} rounds", table.ends(results))
+    for setting in table.settings:
+        rivals = table.contenders(setting[1])
+        for contender in rivals:
+            yield _rounds_row(table, results, contender, setting)
+        for contender in rivals[1:]:
+            yield _cost_row(table, results, contender, setting)
+        if table.lower:
+            highest = {each.name: each.of(results, setting).highest_accuracies() for each in rivals}
+            yield told(f"{words(setting)}: highest accuracy in the rounds that were run", highest)
+            last = {each.name: each.of(results, setting).last_accuracies(LAST) for each in rivals}
+            yield told(f"{words(setting)}: accuracy at the end, the mean of the last {LAST} rounds", last)
+            yield _highest_common_row(table, results, setting)
+    for place, name in enumerate(table.names):
+        ours, theirs = (
+            {
+                words(setting): contender.of(results, setting).to_target(
+                    table.target(place, results, setting), LOAD
+                )
+                for setting in table.settings
+            }
+            for contender in (HIST, HFEDAVG)
+        )
+        yield versus(f"MB a client to {name}", "lower", ours, theirs)
+    for split in dict.fromkeys(split for split, _ in table.settings):
+        numbers = sorted(cells for other, cells in table.settings if other == split)
+        if len(numbers) > 1:
+            yield _advantage_row(table, results, split, numbers)
+
+
+def _rounds_row(table: CostTable, results: Results, contender: Contender, setting: Setting) -> Row:
+    """How long a contender takes to both targets."""
+    runs = contender.of(results, setting)
+    reached = [
+        _times(runs.to_target(table.target(place, results, setting)), table.units)
+        for place in range(len(table.targets))
+    ]
+    paper = table.rounds.get((contender.labels["method"], *setting))
+    return Row(
+        f"{words(setting)}: {contender.name}, {table.unit} to {table.both}",
+        f"{paper[0]} and {paper[1]}" if paper else "no number at this scale",
+        " and ".join(spread.text() for spread in reached),
+        values={name: spread.number for name, spread in zip(table.names, reached, strict=True)},
+        beside=contender.beside,
+    )
+
+
+def _cost_row(table: CostTable, results: Results, contender: Contender, setting: Setting) -> Row:
+    """What a contender costs over HIST at the higher target, beside the paper's.
+
+    Where it is not the paper's the rounds tell why: what a round costs is no matter of chance.
+    """
+    theirs, hist = (each.of(results, setting) for each in (contender, HIST))
+    targets = [table.target(place, results, setting) for place in range(len(table.targets))]
+    ratios = [cost_ratio(theirs, hist, target, times=contender.times) for target in targets]
+    ours, paper = ratios[-1], table.paper_cost(setting)
+    verdict: Verdict = ""
+    if paper is not None:
+        verdict = judged(abs(ours.mean / paper.ratio - 1) <= WITHIN, ours)
+    why = ""
+    if paper is not None and verdict == "no":
+        rounds = cost_ratio(hist, theirs, targets[-1], "round")
+        why = f"Not every run of both comes to {table.names[-1]}. {table.why_missed}".strip()
+        if math.isfinite(ours.mean):
+            why = (
+                f"Ours is {ours.mean / paper.ratio:.2f} times the paper's: HIST takes {rounds.mean:.2f} times the "
+                f"rounds of {contender.name}, in the paper {paper.rounds:.2f} times."
+            )
+    return Row(
+        f"{words(setting)}: cost of {contender.name} over HIST's to {table.names[-1]}",
+        f"{paper.ratio}" if paper else "no number at this scale",
+        ours.text(".3f"),
+        verdict,
+        why,
+        {name: spread.number for name, spread in zip(table.names, ratios, strict=True)},
+        beside=contender.beside,
+    )
+
+
+def _advantage_row(table: CostTable, results: Results, split: str, numbers: Sequence[int]) -> Row:
+    """The claim that HFedAvg's cost over HIST's rises with N; it does not hold where one of them has no end."""
+    ratios = {
+        f"N={cells}": cost_ratio(
+            HFEDAVG.of(results, (split, cells)),
+            HIST.of(results, (split, cells)),
+            table.target(-1, results, (split, cells)),
+        )
+        for cells in numbers
+    }
+    what = f"{SPLITS[split]}: HIST's advantage to {table.names[-1]} as N grows"
+    row = trend(what, ratios, "rises", why="More cells cost HIST more rounds than they save.")
+    if row.verdict in ("yes", "no") and any(spread.number is None for spread in ratios.values()):
+        return replace(row, verdict="no", why=f"Not every run of both comes to {table.names[-1]}.")
+    return row
+
+
+def _highest_common_row(table: CostTable, results: Results, setting: Setting) -> Row:
+    """The cost ratio where it can be had: a row without a claim, since the paper has other targets."""
+    whole, hist = runs = [contender.of(results, setting) for contender in (HFEDAVG, HIST)]
+    targets = (*table.lower, *table.targets)
+    reached = [
+        target
+        for target in targets
+        if all((spread := each.to_target(target)).number is not None and not spread.waiting for each in runs)
+    ]
+    what = f"{words(setting)}: cost of HFedAvg over HIST's to the highest accuracy that both reach"
+    paper = f"{table.ratios[setting]} to {table.targets[-1]:.0%}" if setting in table.ratios else "no claim"
+    if not reached:
+        ended = all(each.to_target(targets[0]).known for each in runs)
+        return Row(what, paper, f"none of {targets[0]:.0%} and more" if ended else "not yet run")
+    ratio = cost_ratio(whole, hist, reached[-1])
+    return Row(
+        what, paper, f"{ratio.text('.3f')} to {reached[-1]:.0%}", values={f"{reached[-1]:.0%}": ratio.number}
+    )
+
+
+def _times(spread: Spread, factor: int) -> Spread:
+    return replace(spread, values=tuple(None if value is None else factor * value for value in spread.values))

@@ -1,0 +1,250 @@
+"""From an arm's run folder to what is kept of it, and that as a file.
+
+results/reproduction/ARTEFACT/ARM.json holds the configuration, the round records thinned to about 120 rounds
+(the first to each target, the most accurate one and the last ones always among them), the cost to each target,
+and where the numbers come from.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from histfl.errors import CheckpointError, HistflError
+from histfl.reproduce.artefact import Artefact
+from histfl.reproduce.results import COLUMNS, LAST, Result, Results
+from histfl.runs.arms import Arm
+from histfl.runs.checks import KeptResult
+from histfl.runs.config import Config, without
+from histfl.runs.records import Record, done, reached
+from histfl.runs.store import RunFolder, storage_errors, write_whole
+from histfl.settings import checked, parse_json
+
+POINTS = 120
+DIGITS = 7  # significant ones of the kept numbers
+ORIGIN, DIVERGED = "origin.json", "diverged.json"  # beside a run's own files
+NOTED = ("commit", "machine", "torch")  # in the origin
+_SEPARATOR = "; "  # between the commits, and the machines, of a run that was done in pieces
+FROM_SUMMARY = (
+    "engine",
+    "device",
+    "parameters",
+    "submodel_parameters",
+    "clients_per_cell",
+    "wall_seconds",
+    "client_steps_per_second",
+    "versions",
+)
+
+
+def run_folder(runs: Path, config: Config) -> Path:
+    """Where the run of `config` lies below `runs`: one folder for all arms that share its rounds."""
+    parts = (config.model.name, config.method.name, f"N{config.network.cells}", config.data.split)
+    name = "-".join((*parts, f"seed{config.training.seed}", config.fingerprint()[:8]))
+    return runs / name.replace("/", "_").replace(":", ".")
+
+
+def is_done(folder: Path, config: Config) -> bool:
+    """Whether the folder holds all rounds that `config` asks for, or the run broke down before."""
+    store = RunFolder(folder)
+    if not store.config_path.exists() or store.read_config().identity() != config.identity():
+        return False
+    records = store.read_rounds()
+    if (folder / DIVERGED).exists():
+        return True
+    # Where another arm goes on past this one's end, the rounds alone count.
+    ended = store.summary_path.exists() or len(records) > config.training.rounds
+    return done(config, records) and ended
+
+
+def result_of(artefact: Artefact, arm: Arm, folder: Path) -> Result | None:
+    """What is kept of the arm's run in `folder`; None before its first round, unless it broke down in that."""
+    store = RunFolder(folder)
+    if not store.config_path.exists() or store.read_config().identity() != arm.config.identity():
+        return None
+    records = _until_end(arm.config, store.read_rounds())
+    diverged = _json(folder / DIVERGED).get("reason")
+    if not records and diverged is None:
+        return None
+    summary = store.read_summary() if store.summary_path.exists() else {}
+    targets = {f"{target:g}": reached(records, target) for target in arm.config.training.targets}
+    about = {
+        "config": arm.config.model_dump(mode="json", exclude_none=True),
+        "seed": arm.config.training.seed,
+        **{key: summary.get(key) for key in FROM_SUMMARY},
+        **{key: value for key, value in _json(folder / ORIGIN).items() if key in NOTED},
+        "command": _command(artefact, arm, summary),
+        "diverged": diverged,
+    }
+    kept = _thinned(arm.config, records, targets)
+    columns = {key: np.array([_rounded(record[key]) for record in kept], dtype=np.float64) for key in COLUMNS}
+    finished = diverged is not None or done(arm.config, records)
+    return Result(arm.name, arm.labels, columns, targets, finished, about)
+
+
+def write_result(path: Path, result: Result) -> None:
+    """The result as a JSON file, a line a key."""
+    tables = {
+        "arm": result.arm,
+        "labels": dict(result.labels),
+        "finished": result.finished,
+        "rounds_done": result.rounds_done,
+        "to_target": result.to_target,
+        **result.about,
+        "records": {key: values.tolist() for key, values in result.columns.items()},
+    }
+    lines = ",\n".join(
+        f" {json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in tables.items()
+    )
+    with storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, f"{{\n{lines}\n}}\n".encode())
+
+
+def read_result(path: Path) -> Result:
+    """A result as `write_result` left it."""
+    try:
+        tables = parse_json(path.read_text("utf-8"))
+        if not isinstance(tables, dict):
+            raise ValueError("it is no table")
+        checked(KeptResult, tables, path.name)
+        columns = {key: np.array(tables["records"][key], dtype=np.float64) for key in COLUMNS}
+        known = ("arm", "labels", "finished", "rounds_done", "to_target", "records")
+        about = {key: value for key, value in tables.items() if key not in known}
+        return Result(
+            tables["arm"], tables["labels"], columns, tables["to_target"], tables["finished"], about
+        )
+    except (OSError, ValueError, HistflError) as error:
+        raise CheckpointError(f"{path} is no result of an arm ({error}); collect it again") from None
+
+
+def kept_results(artefact: Artefact, folder: Path) -> tuple[Results, list[str]]:
+    """The artefact's results in `folder`, and the names of those that were run with other settings."""
+    found, stale = [], []
+    for arm in artefact.arms:
+        path = folder / artefact.name / f"{arm.name}.json"
+        if not path.exists():
+            continue
+        result = read_result(path)
+        if _is_stale(result, arm, path):
+            stale.append(arm.name)
+        else:
+            found.append(dataclasses.replace(result, finished=_has_ended(result, arm.config)))
+    return _by_labels(artefact, found), stale
+
+
+def add_origin(folder: Path, here: Mapping[str, str | None]) -> None:
+    """Note where the rounds from now on come from, after the places of those before."""
+    before = _json(folder / ORIGIN)
+    places = {key: dict.fromkeys(filter(None, (*parts(before.get(key)), here[key]))) for key in here}
+    origins = {key: _SEPARATOR.join(found) or None for key, found in places.items()}
+    write_whole(folder / ORIGIN, json.dumps(origins).encode())
+
+
+def parts(text: str | None) -> list[str]:
+    """The places that `add_origin` has noted."""
+    return text.split(_SEPARATOR) if text else []
+
+
+def run_results(artefact: Artefact, runs: Path) -> Results:
+    """The artefact's results in the run folders below `runs`."""
+    found = [result_of(artefact, arm, run_folder(runs, arm.config)) for arm in artefact.arms]
+    return _by_labels(artefact, [result for result in found if result is not None])
+
+
+def collect(artefact: Artefact, runs: Path, folder: Path) -> list[Path]:
+    """Write a file a run that is there; it does not replace one that has come further in the same settings."""
+    arms = {arm.name: arm for arm in artefact.arms}
+    written = []
+    for result in run_results(artefact, runs).all:
+        path = folder / artefact.name / f"{result.arm}.json"
+        if not result.finished and path.exists():
+            kept, arm = read_result(path), arms[result.arm]
+            further = kept.rounds_done > result.rounds_done or _has_ended(kept, arm.config)
+            if further and not _is_stale(kept, arm, path):
+                continue
+        write_result(path, result)
+        written.append(path)
+    return written
+
+
+def _by_labels(artefact: Artefact, results: Sequence[Result]) -> Results:
+    return Results(tuple(results), tuple(arm.labels for arm in artefact.arms))
+
+
+def _setting(config: Config) -> dict[str, dict[str, Any]]:
+    """What a result must share with its arm: all but a GPU's precision, which the page tells."""
+    return without(config.identity(), [("training", "precision")])
+
+
+def _is_stale(result: Result, arm: Arm, path: Path) -> bool:
+    """Whether the kept result is of other settings than the arm's."""
+    return _setting(_as_config(result.about["config"], path)) != _setting(arm.config)
+
+
+def _has_ended(result: Result, config: Config) -> bool:
+    """Whether a kept run did all that `config` asks for, which may be more than when it was kept."""
+    ends = config.training
+    at_targets = ends.stop_at_targets and all(
+        result.cost_to(target, "round") is not None for target in ends.targets
+    )
+    return result.diverged or result.rounds_done >= ends.rounds or (bool(ends.targets) and at_targets)
+
+
+def _as_config(tables: Mapping[str, Any], path: Path) -> Config:
+    try:
+        return checked(Config, dict(tables), str(path))
+    except HistflError as error:
+        raise CheckpointError(f"{error}; collect it again") from None
+
+
+def _until_end(config: Config, records: Sequence[Record]) -> list[Record]:
+    """The records that an arm asks for, where another arm with the same rounds went on."""
+    for number in range(len(records)) if config.training.stop_at_targets else ():
+        if done(config, records[: number + 1]):
+            return list(records[: number + 1])
+    return list(records[: config.training.rounds])
+
+
+def _thinned(config: Config, records: Sequence[Record], targets: Mapping[str, Record | None]) -> list[Record]:
+    """Every k-th round, the same ones for every seed, and the first, the last ones, the most accurate and those of the targets."""
+    step = math.ceil(config.training.rounds / POINTS)
+    marked = {1, *(reached["round"] for reached in targets.values() if reached)}
+    marked |= {record["round"] for record in records[-LAST:]}
+    marked |= {record["round"] for record in sorted(records, key=lambda each: -each["accuracy"])[:1]}
+    return [record for record in records if record["round"] % step == 0 or record["round"] in marked]
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")
+
+
+def _command(artefact: Artefact, arm: Arm, summary: Mapping[str, Any]) -> str:
+    """What to type to run the arm again."""
+    quick = ["--quick"] if artefact.smaller else []
+    words = ["histfl", "reproduce", artefact.name, *quick, "--only", arm.name]
+    words += ["--seeds", str(arm.config.training.seed)]
+    for option in ("device", "engine"):
+        words += [f"--{option}", str(summary[option])] if option in summary else []
+    precision = arm.config.training.precision
+    words += ["--precision", precision] if precision != "float32" else []
+    return shlex.join(words)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        found: dict[str, Any] = parse_json(path.read_text("utf-8"))
+        if not isinstance(found, dict):
+            raise ValueError(f"{found!r} is no table")
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} is damaged ({error}); remove it") from None
+    return found

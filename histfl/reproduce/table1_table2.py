@@ -1,0 +1,210 @@
+"""Tables I and II: LeNet-5 on Fashion-MNIST and ResNet-18 on CIFAR-10 (HIST Sec. VI-B)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from histfl.reproduce.artefact import Artefact, Choice, Scale
+from histfl.reproduce.bases import BYTES, LAST_CELL, METHODS, MLP, OPTIMISER, quick_images
+from histfl.reproduce.cost_table import SETTINGS, CostTable, cost_table, last_cell_alone
+
+BOTH_WAYS = Choice(
+    "the paper's entries are read as global rounds of E = 5, each worth ten transfers of the model",
+    "so they come out as whole numbers, and ten transfers are five edge rounds both ways; counted one way, as ours are, "
+    "they would be twice as many rounds, with the same ratios",
+)
+
+SAME_STEPS = Choice(
+    "both methods have one learning rate, and a submodel's activations are not scaled up",
+    "so the paper's Algorithm 1 has it; a submodel makes its scores of 1/N of the neurons and learns the more slowly, so "
+    "HIST needs more rounds, also in a second implementation, written from the paper alone. With the MLP, four cells and "
+    "all non-i.i.d., HIST took 1.5 to 1.8 times HFedAvg's rounds to 75, 77 and 79 %; with twice the learning rate for HIST "
+    "alone 0.8 to 1.2 times, with activations doubled in training 0.7 to 0.9 times (one split, not kept). With one rate for "
+    "both it took 1.7 times as many to 80 % at 0.01 and 1.3 times at 0.08, the best for both (results/learning-rates.json); "
+    "with LeNet-5 1.8 times at 0.04 and 1.6 times at 0.08 and at 0.16, the best for both, and at 0.24 every run breaks down "
+    "(results/learning-rates-lenet5.json). Dropout of 0.3, as the authors' code has it, does not close the gap: at 0.04, four "
+    "i.i.d. cells, HIST took 2.6 times HFedAvg's rounds with it and 1.8 times without (one seed, not kept)",
+)
+
+AFTER_THE_FACT = Choice(
+    "which settings the paper's four ratios come from is not known",
+    "HFedAvg of the last cell alone is within 25 % of all four if 60 clients and H = 20 are taken where all is non-i.i.d., "
+    "and 40 clients and H = 60 where cells are i.i.d. (its rows in this table and in the other Table I; with N = 4 and all "
+    "non-i.i.d. one of three seeds does not come to 80 %). A reading after the fact, which proves nothing",
+)
+
+
+def paper_rounds(**entries: Sequence[tuple[int, int]]) -> dict[tuple[str, str, int], tuple[int, int]]:
+    """The paper's rounds a method, in its own order: fully non-i.i.d. N = 2, 4, then cell i.i.d. N = 2, 4."""
+    order = [("shards", 2), ("shards", 4), ("cell-iid", 2), ("cell-iid", 4)]
+    return {
+        (method, *setting): pair
+        for method, pairs in entries.items()
+        for setting, pair in zip(order, pairs, strict=True)
+    }
+
+
+def table1(scale: Scale) -> Artefact:
+    """LeNet-5 on Fashion-MNIST, only the fully connected layers cut, to 70 % and 80 %."""
+    choice = Choice(
+        "H = 20, E = 5, 60 clients, no dropout", "the paper says similar to the experiments before"
+    )
+    return cost_table(_lenet_table("table1", scale, {}, choice), scale)
+
+
+def table1_code(scale: Scale) -> Artefact:
+    """Table I with as many clients and local steps as the commands in the authors' public code."""
+    choice = Choice(
+        "40 clients, H = 60 (two epochs), E = 5, no dropout",
+        "so the commands of the authors' public code have it for LeNet-5, but for its dropout of 0.3; the paper's rounds "
+        "are about a third as many when cells are i.i.d., as H = 60 is three times 20",
+    )
+    more = {"network.clients": 40, "training.local_steps": 60}
+    return cost_table(_lenet_table("table1-code", scale, more, choice), scale)
+
+
+def _lenet_table(name: str, scale: Scale, more: dict[str, Any], choice: Choice) -> CostTable:
+    """Table I with `more` settings, which `choice` explains."""
+    base = MLP | {"model.name": "lenet5", "method.include": ("fc*",)} | more
+    del base["model.hidden"]
+    table = CostTable(
+        name=name,
+        base=base,
+        targets=(0.7, 0.8),
+        most_rounds=dict.fromkeys(METHODS, 400),
+        paper="LeNet-5 sends far fewer megabytes a client with HIST than with HFedAvg to 70 % and to 80 %, and the "
+        "advantage grows from N = 2 to 4.",
+        choices=(
+            OPTIMISER,
+            SAME_STEPS,
+            LAST_CELL,
+            AFTER_THE_FACT,
+            BYTES,
+            BOTH_WAYS,
+            choice,
+            Choice(
+                "61,706 parameters, of which 2,572 in convolutions, as the paper's text has it",
+                "the unit of the paper's table fits a LeNet of 44,426, the one in the authors' code",
+            ),
+            Choice(
+                "the 120 neurons between the first two dense layers are cut; the output layer stays whole",
+                "of two neighbouring layers only one can be cut, and this one covers the most parameters",
+            ),
+            Choice(
+                "runs end at the higher target, or after 400 rounds",
+                "the cost to it is all that is asked for",
+            ),
+        ),
+        settings=SETTINGS,
+        rounds=paper_rounds(
+            hfedavg=[(14, 122), (12, 146), (4, 51), (7, 53)], hist=[(15, 131), (17, 160), (5, 44), (7, 52)]
+        ),
+        ratios={("shards", 2): 1.79, ("shards", 4): 3.24, ("cell-iid", 2): 2.23, ("cell-iid", 4): 3.62},
+        further=lambda cells: [last_cell_alone(cells)],
+    )
+    if scale.quick:
+        small = {"network.clients": 12, "training.local_steps": 10, "training.learning_rate": 0.05}
+        words = f"12 clients in place of {base['network.clients']}, H = 10, learning rate 0.05"
+        table = _smaller(table, small | {"data.name": quick_images(scale)}, (0.6, 0.7), words)
+    return table
+
+
+def table2(scale: Scale) -> Artefact:
+    """ResNet-18 on CIFAR-10, the inner channels of every block cut, to 75 % and 80 %."""
+    base = MLP | {"model.name": "resnet18", "data.name": "cifar10", "data.augment": "crop-flip"}
+    base |= {"training.learning_rate": 0.05}
+    most_rounds = {"hist": 150, "hfedavg": 70}
+    del base["model.hidden"]
+    table = CostTable(
+        name="table2",
+        base=base,
+        targets=(0.75, 0.8),
+        most_rounds=most_rounds,
+        paper="ResNet-18 sends far fewer gigabytes a client with HIST than with HFedAvg to 75 % and to 80 %, and the "
+        "advantage grows from N = 2 to 4.",
+        choices=(
+            Choice(
+                "plain SGD, batch 50, learning rate 0.05, no momentum, the same for both methods",
+                "the paper names none of them; models from runs at 0.02 (HFedAvg's with cells i.i.d.), trained on for four to eight "
+                "rounds with four cells and all non-i.i.d., came highest at 0.05, with HFedAvg of 0.02, 0.05 and 0.1, with HIST of 0.005, 0.02, 0.05, 0.1 and "
+                "0.2; from the runs at 0.05 on, 0.1 and 0.2 gave at best a point (HFedAvg, unsteady) and three points (HIST) more, "
+                "and after 0.004 to 0.02 both stood lower than after as many rounds more at 0.05",
+            ),
+            Choice(
+                "no weight decay",
+                "the paper names none; with it, four cells and all non-i.i.d., both came to about the same highest sooner, and then "
+                "fell: HFedAvg from 71.8 % in round 30 to 61 % (learning rate 0.05, weight decay 0.005), HIST from 71.1 % in round 64 "
+                "to 53 % (0.1, 0.002; results/resnet18-trials.json)",
+            ),
+            Choice(
+                "layers run in bfloat16, parameters and averages in float32",
+                "they are the faster; with tf32 HFedAvg's accuracy was the same to a tenth of a point over four rounds "
+                "(from round 51, four cells, all non-i.i.d.; a trial, not kept)",
+            ),
+            Choice(
+                "images are cropped at random and mirrored",
+                "the paper names no augmentation; without it, four cells and all non-i.i.d., HFedAvg stayed at 52 % while "
+                "HIST came to 68 % in 110 rounds (trials, one seed, not kept)",
+            ),
+            BYTES,
+            BOTH_WAYS,
+            Choice("H = 20, E = 5, 60 clients", "the paper says similar to the experiments before"),
+            Choice(
+                "the inner channels of the eight blocks are cut; stem, shortcuts and output stay whole",
+                "the residual stream is shared by all blocks; the paper says the convolutional layers are cut",
+            ),
+            Choice(
+                "BatchNorm normalises by the batch; statistics for testing are recomputed from clients' images, cropped and "
+                "mirrored like those they train on",
+                "running statistics of submodels have no meaning in the merged model; with GroupNorm at learning rate 0.1 HFedAvg "
+                "came to 33 % in 24 rounds (a trial, not kept), and with clipped gradients to 39 % in 14, in twice the time a "
+                "round (four cells, all non-i.i.d.; results/resnet18-trials.json)",
+            ),
+            Choice(
+                f"runs end at the higher target, or after {most_rounds['hfedavg']} rounds of HFedAvg and "
+                f"{most_rounds['hist']} of HIST",
+                "set before the runs, by the time that an H200 takes; all rounds that were run are kept, those "
+                "of runs that are not finished too",
+            ),
+        ),
+        settings=SETTINGS,
+        rounds=paper_rounds(
+            hfedavg=[(26, 140), (30, 150), (22, 94), (24, 100)],
+            hist=[(34, 170), (46, 212), (26, 112), (36, 134)],
+        ),
+        lower=(0.3, 0.4, 0.5, 0.55, 0.6, 0.65, 0.7),
+        why_missed="A client has two labels, and the merged models favour some classes over others, which is a part of it: ten "
+        "numbers added to the scores, fitted on training images, brought HFedAvg from 72.0 to 74.4 % (all non-i.i.d., round 51) "
+        "and HIST from 65.7 to 71.7 % (all non-i.i.d., round 102) and from 74.0 to 78.0 % (cell i.i.d., round 150; N = 4, 2,500 "
+        "test images; a trial, not kept).",
+        ratios={("shards", 2): 1.65, ("shards", 4): 2.83, ("cell-iid", 2): 1.68, ("cell-iid", 4): 2.99},
+    )
+    if scale.quick:
+        small = {"network.clients": 8, "model.width": 8, "data.name": "fashion-mnist-mini"}
+        small |= {"training.edge_rounds": 2, "training.local_steps": 10, "training.batch_size": 20}
+        small |= {"training.learning_rate": 0.05}
+        words = "8 channels in place of 64, 8 clients in place of 60, 14,000 images of Fashion-MNIST, E = 2, H = 10, batch 20, "
+        words += "learning rate 0.05"
+        table = _smaller(table, small, (0.45, 0.55), words)
+    return cost_table(table, scale)
+
+
+def _smaller(
+    table: CostTable, settings: dict[str, Any], targets: tuple[float, float], words: str
+) -> CostTable:
+    """The quick scale: cells i.i.d. alone, lower targets, and none of the paper's numbers to compare with."""
+    some = tuple((split, cells) for split, cells in sorted(table.settings) if split == "cell-iid")
+    return replace(
+        table,
+        base=table.base | settings,
+        targets=targets,
+        most_rounds=dict.fromkeys(METHODS, 30),
+        settings=some,
+        rounds={},
+        ratios={},
+        further=lambda cells: (),
+        lower=(),
+        smaller=f"{words}, cell i.i.d. alone, to {targets[0]:.0%} and {targets[1]:.0%}.",
+    )

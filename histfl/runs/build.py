@@ -1,0 +1,383 @@
+"""From a configuration to an experiment that can run."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from histfl import data as datasets
+from histfl.data import Split, TensorData
+from histfl.devices import choose_device
+from histfl.engines import choose_engine
+from histfl.errors import DataError, UsageError
+from histfl.models import MODELS, build_model
+from histfl.models.lora import DEFAULT_BASE
+from histfl.models.registry import call_factory, check_options, import_factory
+from histfl.network import Network, spread_evenly
+from histfl.partition import plan, training_copy
+from histfl.runs.config import Config, UplinkSettings
+from histfl.runs.fit import EXAMPLES, check_fit, check_parameters, check_precision
+from histfl.runs.sizes import check_shares, shared_fraction, size_policy
+from histfl.seeds import Seeds
+from histfl.training import Engine, Hist, LocalTraining, Participation, Task, Uplink
+from histfl.training.dropout import key_dropout
+from histfl.training.jobs import Loss
+from histfl.training.methods import METHODS
+from histfl.wireless.channels import Channel, PathLoss, Rayleigh, Rician
+from histfl.wireless.clock import Computing
+from histfl.wireless.over_the_air import OverTheAir
+from histfl.wireless.uplinks import Ideal, Orthogonal
+
+SAMPLE_INPUTS = 64  # that a model may look at before training
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything of one run in memory, on its device."""
+
+    config: Config
+    hist: Hist
+    model: nn.Module
+    test: TensorData
+    bits_per_parameter: float
+    engine: Engine
+
+    @property
+    def device(self) -> torch.device:
+        return self.test.inputs.device
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What a summary says of the run besides its configuration and its records."""
+        network = self.hist.network
+        # Cells are sampled from so many that a list tells little.
+        sampled = isinstance(self.hist.participation.active_cells, int)
+        return {
+            "cells": network.num_cells,
+            "clients": network.num_clients,
+            "clients_per_cell": None if sampled else network.clients_per_cell.tolist(),
+            "parameters": self.hist.plan.num_parameters,
+            "cut": [group.name for group in self.hist.plan.groups],
+            "engine": self.engine.name,
+            "device": self.device.type,
+        }
+
+
+@dataclass(frozen=True)
+class Ingredients:
+    """What a user brings: a model, data, a network, and who holds which samples if that is not drawn."""
+
+    model: nn.Module
+    train: TensorData
+    test: TensorData
+    network: Network
+    holdings: Sequence[npt.ArrayLike] | None = None  # the samples of every client, where they are given
+
+
+def prepare(
+    config: Config,
+    *,
+    data_dir: Path | None = None,
+    device: str | torch.device = "auto",
+    engine: str = "auto",
+    memory_gb: float | None = None,
+) -> Experiment:
+    """The run that a configuration describes, with the model, data and network that it names."""
+    ingredients = load_ingredients(config, data_dir=data_dir)
+    return build(config, ingredients, device=device, engine=engine, memory_gb=memory_gb)
+
+
+def check(config: Config) -> Network:
+    """The network of `config`; a UsageError where settings do not fit together, as far as that can be told
+    before data are read and a model is cut, which may take long."""
+    check_options(config.model.name, config.model.options)
+    network = build_network(config)
+    build_participation(config).check(network)
+    check_shares(config.method, network.num_cells)
+    return network
+
+
+def load_ingredients(config: Config, *, data_dir: Path | None = None) -> Ingredients:
+    """The model, data and network that a configuration names."""
+    network = check(config)
+    train, test = load_data(config, data_dir)
+    if not train.inputs.is_floating_point() and config.model.name in MODELS and config.model.name != "lora":
+        raise UsageError(
+            f"model {config.model.name!r} takes numbers, and the data {config.data.name!r} are token ids; use "
+            "model.name = 'lora', or a model of your own with an embedding"
+        )
+    model = build_model(
+        config.model.name,
+        config.model.options,
+        tuple(train.inputs.shape[1:]),
+        train.num_classes,
+        seed=Seeds(config.training.seed).key("model"),
+        sample_inputs=_sample(train, Seeds(config.training.seed).numpy("sample inputs")),
+        data_dir=data_dir,
+    )
+    return Ingredients(model, train, test, network)
+
+
+def _sample(train: TensorData, generator: np.random.Generator) -> torch.Tensor:
+    chosen = generator.choice(len(train), min(SAMPLE_INPUTS, len(train)), replace=False)
+    return train.inputs[torch.from_numpy(chosen)]
+
+
+def load_data(config: Config, data_dir: Path | None = None) -> tuple[TensorData, TensorData]:
+    """The training and test sets: a known data set, or a user's `package.module:factory`."""
+    name = config.data.name
+    if ":" not in name:
+        source = datasets.DATASETS.get(name)
+        if source is None or source.load_text is None:
+            return datasets.load(name, data_dir)
+        return datasets.load_tokens(
+            name,
+            data_dir,
+            tokenizer=_tokenizer(config),
+            max_length=config.data.max_length,
+            strip=config.data.strip,
+        )
+    pair = call_factory(import_factory(name, kind="data set", known=()), {}, {}, place=f"data set {name!r}")
+    if not (isinstance(pair, tuple) and len(pair) == 2):
+        raise DataError(f"data set {name!r} must return (train, test), not {type(pair).__name__}")
+    return datasets.train_and_test(*pair)
+
+
+def _tokenizer(config: Config) -> str:
+    """Whose tokens the texts become."""
+    if config.data.tokenizer is not None:
+        return config.data.tokenizer
+    if config.model.name != "lora":
+        raise UsageError(
+            f"data {config.data.name!r} is text: use model.name = 'lora', or name a tokenizer for your own model "
+            "with data.tokenizer"
+        )
+    return str(config.model.options.get("base", DEFAULT_BASE))
+
+
+def network_file(config: Config) -> Path | None:
+    """The file that the network's profile names, if it names one."""
+    return Path(config.network.profile) if config.network.profile.endswith(".toml") else None
+
+
+def build_network(config: Config) -> Network:
+    """The network by its profile. A network file brings its own cells and clients; where `network.cells`
+    asks for another number of cells, its clients in their order are spread over that many."""
+    settings = config.network
+    if settings.profile == "uniform":
+        return Network.uniform(
+            settings.cells,
+            clients=settings.clients,
+            cpu_hz=settings.cpu_hz,
+            snr_db=settings.snr_db,
+            transmit_power_w=settings.transmit_power_w,
+        )
+    if settings.profile == "paper":
+        generator = Seeds(config.training.seed).numpy("network")
+        return Network.paper(settings.cells, settings.clients, generator)
+    if (described := network_file(config)) is None:
+        raise UsageError(f"network.profile = {settings.profile!r}; use uniform, paper or a NETWORK.toml")
+    network = Network.from_toml(described)
+    asked = {key: getattr(settings, key) for key in ("cells", "clients") if key in settings.model_fields_set}
+    if asked.get("clients", network.num_clients) != network.num_clients:
+        raise UsageError(
+            f"network.clients = {asked['clients']}, but {settings.profile} has {network.num_clients}; "
+            "leave the key out"
+        )
+    if asked.get("cells", network.num_cells) != network.num_cells:
+        return dataclasses.replace(
+            network, clients_per_cell=spread_evenly(network.num_clients, asked["cells"])
+        )
+    return network
+
+
+def _few(config: Config, test: TensorData) -> TensorData:
+    """As many test samples as are asked for, the same ones in every round."""
+    most = config.data.test_samples
+    if most is None or most >= len(test):
+        return test
+    generator = Seeds(config.training.seed).numpy("test samples")
+    chosen = torch.from_numpy(np.sort(generator.choice(len(test), most, replace=False))).to(
+        test.targets.device
+    )
+    return dataclasses.replace(test, inputs=test.inputs[chosen], targets=test.targets[chosen])
+
+
+def build_split(
+    config: Config,
+    train: TensorData,
+    network: Network,
+    holdings: Sequence[npt.ArrayLike] | None = None,
+) -> Split:
+    """Which client holds which training samples: by a rule of ours, by the user's, or by `holdings`."""
+    name, labels = config.data.split, train.targets.cpu().numpy()
+    generator = Seeds(config.training.seed).numpy("split")
+    if name in datasets.SPLITS:
+        return datasets.split(
+            name,
+            labels,
+            network.clients_per_cell,
+            generator,
+            cell_concentration=config.data.cell_concentration,
+            client_concentration=config.data.client_concentration,
+        )
+    if name != datasets.GIVEN:
+        offered = {"labels": labels, "clients_per_cell": network.clients_per_cell, "generator": generator}
+        rule = import_factory(name, kind="split", known=())
+        holdings = call_factory(rule, {}, offered, place=f"split {name!r}")
+    elif holdings is None:
+        raise UsageError(
+            f"data.split = {name!r} is for Python, histfl.train(split=[...]); elsewhere name a function of your own, "
+            "package.module:function, that returns the clients' samples"
+        )
+    return datasets.given_split(holdings, len(train), network.num_clients)
+
+
+def build(
+    config: Config,
+    ingredients: Ingredients,
+    *,
+    device: str | torch.device = "auto",
+    engine: str = "auto",
+    memory_gb: float | None = None,
+    loss: Loss = nn.functional.cross_entropy,
+) -> Experiment:
+    """Place the ingredients on the device, split the data, plan the cut."""
+    place = choose_device(device)
+    model = ingredients.model.to(place)
+    dtype = check_parameters(model)
+    check_precision(config.training.precision, dtype, place)
+    train = ingredients.train.to(place, dtype)
+    test = _few(config, ingredients.test).to(place, dtype)
+    check_fit(model, train, test, loss, batch_size=config.training.batch_size)
+    network, bits = ingredients.network, bits_per_parameter(config, dtype)
+    cut = plan(
+        model,
+        train.inputs[:EXAMPLES],
+        scheme=METHODS[config.method.name].scheme,
+        include=config.method.include,
+        exclude=config.method.exclude,
+    )
+    uplink = build_uplink(config, cut.num_parameters, bits)
+    split = build_split(config, train, network, ingredients.holdings)
+    task = _task(config, model, train, split, uplink, loss)
+    participation = build_participation(config)
+    participation.check(network)
+    shared, num_active = shared_fraction(config.method), participation.num_cells(network)
+    return Experiment(
+        config=_with_network(config, network),
+        hist=Hist(
+            task=task,
+            network=network,
+            plan=cut,
+            sizes=size_policy(config.method, cut, network, uplink, shared=shared, num_active=num_active),
+            participation=participation,
+            edge_rounds=config.training.edge_rounds,
+            shared=shared,
+        ),
+        model=model,
+        test=test,
+        bits_per_parameter=bits,
+        engine=choose_engine(engine, task, memory_gb),
+    )
+
+
+def _task(
+    config: Config, model: nn.Module, train: TensorData, split: Split, uplink: Uplink, loss: Loss
+) -> Task:
+    """What the clients do, with a copy of the model that takes compact tensors."""
+    copy, settings = training_copy(model), config.training
+    key_dropout(copy, train.inputs[:EXAMPLES])
+    return Task(
+        model=copy,
+        data=train,
+        split=split,
+        local=LocalTraining(
+            local_steps=settings.local_steps,
+            batch_size=settings.batch_size,
+            learning_rate=settings.learning_rate,
+            momentum=settings.momentum,
+            weight_decay=settings.weight_decay,
+            clip_norm=settings.clip_norm,
+            precision=settings.precision,
+        ),
+        loss=loss,
+        uplink=uplink,
+        seeds=Seeds(settings.seed),
+        augment=datasets.augmentation(config.data.augment, train.inputs),
+    )
+
+
+def build_participation(config: Config) -> Participation:
+    """Who takes part in a round."""
+    settings = config.network
+    return Participation(
+        per_cell=None if settings.participants == "all" else settings.participants,
+        dropout=settings.dropout,
+        active_cells=None if settings.active_cells == "all" else settings.active_cells,
+    )
+
+
+def _with_network(config: Config, network: Network) -> Config:
+    """`config` with the cells and clients that a network file brought."""
+    actual = {"cells": network.num_cells, "clients": network.num_clients}
+    return config.model_copy(update={"network": config.network.model_copy(update=actual)})
+
+
+def bits_per_parameter(config: Config, dtype: torch.dtype) -> float:
+    """What a client sends for a parameter: as many bits as it is stored in, where nothing else is said."""
+    return config.uplink.bits_per_parameter or 8.0 * dtype.itemsize
+
+
+def build_uplink(config: Config, full_parameters: int, bits: float) -> Uplink:
+    """The uplink by its name, with the clients' computing that its clock counts too."""
+    settings = config.uplink
+    computing = Computing(
+        local_steps=config.training.local_steps,
+        full_parameters=full_parameters,
+        cycles_per_step=config.network.cycles_per_step,
+        energy_coefficient=config.network.energy_coefficient,
+    )
+    if settings.name == "ideal":
+        return Ideal(computing)
+    if settings.name == "aircomp":
+        return OverTheAir(
+            computing,
+            learning_rate=config.training.learning_rate,
+            bandwidth_hz=settings.bandwidth_hz,
+            antennas=settings.antennas,
+            channel=build_channel(settings),
+            paper_power=settings.paper_power,
+            normalise=settings.normalise,
+            simulated=settings.signal == "simulated",
+        )
+    return Orthogonal(
+        computing,
+        access=settings.name,
+        bandwidth_hz=settings.bandwidth_hz,
+        antennas=settings.antennas,
+        bits_per_parameter=bits,
+        channel=build_channel(settings),
+        double_count_clients=settings.double_count_clients,
+        noise_scales_with_band=settings.noise_scales_with_band,
+    )
+
+
+def build_channel(settings: UplinkSettings) -> Channel:
+    """The fading model by its name, or a user's own."""
+    known = {"rayleigh": Rayleigh, "rician": lambda: Rician(settings.k_factor_db), "path-loss": PathLoss}
+    factory = known.get(settings.channel) or import_factory(
+        settings.channel, kind="channel", known=list(known)
+    )
+    channel: Channel = call_factory(factory, {}, {}, place=f"channel {settings.channel!r}")
+    if not callable(getattr(channel, "draw", None)):
+        raise UsageError(f"channel {settings.channel!r} has no draw method; see histfl.wireless.Channel")
+    return channel

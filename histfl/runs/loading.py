@@ -1,0 +1,86 @@
+"""Configurations from presets and TOML files, changed by `section.key=value` settings."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from histfl.errors import UsageError
+from histfl.runs.config import DEFAULT_MODEL, Config
+from histfl.settings import checked, parse_toml, read_toml
+
+
+def preset_names() -> list[str]:
+    """The configurations that come with the package."""
+    folder = resources.files("histfl.runs") / "presets"
+    return sorted(
+        entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml")
+    )
+
+
+def load_config(source: str, settings: Sequence[str] = ()) -> Config:
+    """A preset's or a file's configuration, changed by `section.key=value` settings.
+
+    A relative network file lies beside the file that names it, one in a setting below the working folder.
+    """
+    if source in preset_names():
+        text = (resources.files("histfl.runs") / "presets" / f"{source}.toml").read_text("utf-8")
+        tables, place = tomllib.loads(text), f"preset {source}"
+    elif Path(source).is_file():
+        tables, place = read_toml(Path(source)), source
+        _locate_profile(tables, Path(source).parent)
+    else:
+        raise UsageError(
+            f"{source!r} is neither a file nor a preset; the presets are: {', '.join(preset_names())}"
+        )
+    apply_settings(tables, settings)
+    _locate_profile(tables, Path())
+    return checked(Config, tables, f"{place} with --set" if settings else place)
+
+
+def _locate_profile(tables: Mapping[str, Any], folder: Path) -> None:
+    """A network file by its absolute path, so that the configuration means the same wherever it is read."""
+    network = tables.get("network")
+    if not isinstance(network, dict):
+        return
+    profile = network.get("profile")
+    if isinstance(profile, str) and profile.endswith(".toml"):
+        network["profile"] = os.path.abspath(folder / profile)
+
+
+def apply_settings(tables: dict[str, Any], settings: Sequence[str]) -> None:
+    """Put `section.key=value` settings into `tables`, in their order; a value is TOML, or else plain text.
+
+    Another model than the tables' own takes none of their options, and another network file none of their
+    numbers of cells and clients; what the settings give stays.
+    """
+    parsed = [_parsed(setting) for setting in settings]
+    given = {(section, key): value for section, key, value in parsed}
+    model, network = tables.get("model"), tables.get("network")
+    name, profile = given.get(("model", "name")), given.get(("network", "profile"))
+    if name is not None and isinstance(model, dict) and model.get("name", DEFAULT_MODEL) != name:
+        tables["model"] = {}
+    file = os.path.abspath(str(profile)) if str(profile).endswith(".toml") else None
+    if file and isinstance(network, dict) and network.get("profile") != file:
+        tables["network"] = {key: value for key, value in network.items() if key not in ("cells", "clients")}
+    for setting, (section, key, value) in zip(settings, parsed, strict=True):
+        table = tables.setdefault(section, {})
+        if not isinstance(table, dict):
+            raise UsageError(f"--set {setting!r}: {section!r} is not a section")
+        table[key] = value
+
+
+def _parsed(setting: str) -> tuple[str, str, Any]:
+    """Section, key and value."""
+    path, equals, text = setting.partition("=")
+    section, dot, key = path.strip().partition(".")
+    if not (equals and dot and key):
+        raise UsageError(f"--set {setting!r}: write it as section.key=value, for example training.rounds=20")
+    try:
+        return section, key, parse_toml(f"value = {text}")["value"]
+    except ValueError:
+        return section, key, text.strip()

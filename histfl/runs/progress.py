@@ -1,0 +1,62 @@
+"""A run's progress on standard error: a live bar in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from histfl.runs.records import Record, in_megabytes
+from histfl.runs.run import OnRound
+
+SECONDS_BETWEEN_LINES = 10.0
+
+
+@contextmanager
+def progress(title: str, rounds: int, console: Console) -> Iterator[OnRound]:
+    """Yields the function to call after every round."""
+    if not console.is_terminal:
+        yield _plain_lines(title, rounds, console)
+        return
+    columns = (
+        TextColumn("{task.description}", markup=False),  # a folder's name is text
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TextColumn("accuracy {task.fields[accuracy]}  {task.fields[megabytes]} MB a client"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(title, total=rounds, accuracy="-", megabytes="0.0")
+
+        def on_round(record: Record) -> None:
+            bar.update(
+                task,
+                completed=record["round"],
+                accuracy=f"{record['accuracy']:.3f}",
+                megabytes=in_megabytes(record["megabytes_per_client"]),
+            )
+
+        yield on_round
+
+
+def _plain_lines(title: str, rounds: int, console: Console) -> OnRound:
+    last = time.monotonic()
+
+    def on_round(record: Record) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if record["round"] < rounds and now - last < SECONDS_BETWEEN_LINES:
+            return
+        last = now
+        console.print(
+            f"{title}: round {record['round']}/{rounds}, accuracy {record['accuracy']:.3f}, "
+            f"{in_megabytes(record['megabytes_per_client'])} MB a client, {record['simulated_seconds']:.2f} simulated s",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
+
+    return on_round

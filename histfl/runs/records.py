@@ -1,0 +1,158 @@
+"""From what a round did to its record, and from the records to the run's summary."""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from histfl.runs.config import Config
+from histfl.training import RoundOutcome
+from histfl.training.evaluate import Evaluation
+
+if TYPE_CHECKING:
+    from histfl.runs.build import Experiment
+
+Record = dict[str, Any]
+MEGABYTE = 2**20
+TOTALS = (
+    "megabytes_per_client",
+    "edge_cloud_megabytes",
+    "simulated_seconds",
+    "energy_joules",
+    "client_steps",
+)
+
+
+def round_record(
+    experiment: Experiment, outcome: RoundOutcome, evaluation: Evaluation, previous: Record | None
+) -> Record:
+    """One line of rounds.jsonl. `round` counts from 1; the costs are totals since the start.
+
+    Lists by cell are of the round's cells: those numbered in `active_cells`, or all where that is null.
+    """
+    num_clients = experiment.hist.network.num_clients
+    sizes = [int(size) * experiment.bits_per_parameter / 8 for size in outcome.parameters]
+    sent = [schedule.transmissions for schedule in outcome.schedules]
+    losses = [result.loss for result in outcome.results if result.loss is not None]
+    cost, cells = outcome.cost, [schedule.cell for schedule in outcome.schedules]
+    spent = {
+        "megabytes_per_client": sum(b * n for b, n in zip(sizes, sent, strict=True)) / num_clients / MEGABYTE,
+        "edge_cloud_megabytes": sum(sizes) / MEGABYTE,
+        "simulated_seconds": cost.seconds,
+        "energy_joules": cost.energy_joules,
+        "client_steps": sum(result.client_steps for result in outcome.results),
+    }
+    return {
+        "round": outcome.round + 1,
+        "accuracy": evaluation.accuracy,
+        "loss": evaluation.loss,
+        "training_loss": sum(losses) / len(losses) if losses else None,
+        **{name: (previous[name] if previous else 0) + spent[name] for name in TOTALS},
+        "latency": {
+            "seconds": cost.seconds,
+            "compute_seconds": cost.compute_seconds,
+            "uplink_seconds": cost.uplink_seconds,
+            "predicted_seconds": outcome.choice.predicted_seconds,
+            "slowest_cell": cells[cost.slowest_cell],
+            "cell_seconds": cost.cell_seconds.tolist(),
+        },
+        "active_cells": cells if len(cells) < experiment.hist.network.num_cells else None,
+        "submodel_parameters": outcome.parameters.tolist(),
+        "units": outcome.choice.counts.tolist(),
+        "cap": outcome.choice.cap,
+        "updates_sent": sum(sent),
+        "updates_lost": sum(sent) - sum(len(c) for s in outcome.schedules for c in s.arrived),
+        "edge_error": sum(result.edge_error for result in outcome.results) / len(outcome.results),
+        # Theorem 3's sum over cells of MSE_j, the mean over edge rounds: an entry's error times the cell's
+        # entries, and no error where no update arrived
+        "aggregation_error": sum(
+            result.edge_error * schedule.share_heard * int(entries)
+            for result, schedule, entries in zip(
+                outcome.results, outcome.schedules, outcome.parameters, strict=True
+            )
+        ),
+    }
+
+
+def done(config: Config, records: Sequence[Record]) -> bool:
+    """Whether the records are all that the configuration asks for."""
+    return len(records) >= config.training.rounds or _at_targets(config, records)
+
+
+def _at_targets(config: Config, records: Sequence[Record]) -> bool:
+    """Whether the run may end early, all its targets being reached."""
+    settings = config.training
+    best = max((record["accuracy"] for record in records), default=0.0)
+    return settings.stop_at_targets and bool(settings.targets) and best >= max(settings.targets)
+
+
+def summarise(
+    config: Config, records: Sequence[Record], *, about: dict[str, Any], wall_seconds: float
+) -> Record:
+    """The run's answer (summary.json); `about` names what the records do not say."""
+    last, accuracies = records[-1], [record["accuracy"] for record in records]
+    return {
+        "method": config.method.name,
+        "model": config.model.name,
+        "dataset": config.data.name,
+        "split": config.data.split,
+        "uplink": config.uplink.name,
+        "sizes": config.method.sizes,
+        **about,
+        "rounds": len(records),
+        "stopped_at_targets": _at_targets(config, records),
+        "seed": config.training.seed,
+        "active_cells": last.get("active_cells"),  # whose these are; null: all
+        "submodel_parameters": last["submodel_parameters"],
+        "final_accuracy": accuracies[-1],
+        "best_accuracy": max(accuracies),
+        "final_loss": last["loss"],
+        **{name: last[name] for name in TOTALS},
+        "to_target": {f"{target:g}": reached(records, target) for target in config.training.targets},
+        "wall_seconds": wall_seconds,
+        "client_steps_per_second": last["client_steps"] / wall_seconds if wall_seconds > 0 else None,
+        "versions": versions(),
+    }
+
+
+def scalars(values: Mapping[str, Any], prefix: str = "", *, by_cell: bool = True) -> dict[str, float]:
+    """The numbers of a record or summary by path, such as latency/uplink_seconds; lists by cell number,
+    unless the cells change from round to round."""
+    by_cell = by_cell and values.get("active_cells") is None
+    found: dict[str, float] = {}
+    for key, value in values.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            found |= scalars(value, f"{path}/", by_cell=by_cell)
+        elif by_cell and isinstance(value, list) and key in ("cell_seconds", "submodel_parameters"):
+            found |= scalars({f"cell_{cell}": number for cell, number in enumerate(value)}, f"{path}/")
+        elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            found[path] = value
+    return found
+
+
+def versions() -> dict[str, str]:
+    """What the numbers were computed with."""
+    try:
+        own = metadata.version("histfl")
+    except metadata.PackageNotFoundError:  # run from a checkout that was never installed
+        own = "not installed"
+    return {"histfl": own, "python": platform.python_version(), "torch": torch.__version__}
+
+
+def in_megabytes(value: float) -> str:
+    """A number of megabytes as it is shown: of small models' the digits that tell."""
+    return f"{value:.1f}" if value >= 1 or value == 0 else f"{value:.3g}"
+
+
+def reached(records: Sequence[Record], target: float) -> Record | None:
+    """The round that first came to the accuracy `target`, and what it had cost until then."""
+    for record in records:
+        if record["accuracy"] >= target:
+            return {key: record[key] for key in ("round", "megabytes_per_client", "simulated_seconds")}
+    return None

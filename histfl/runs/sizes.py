@@ -1,0 +1,84 @@
+"""How a run chooses its submodels' sizes, anew in every global round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from histfl.errors import UsageError
+from histfl.network import Network
+from histfl.network.network import Ints
+from histfl.partition import Plan, even_counts, share_counts, shared_units
+from histfl.runs.config import MethodSettings
+from histfl.sizing import Cost, CutLayers, SizingProblem, policy_named
+from histfl.sizing.uplinks import uplink_cost
+from histfl.training import CellSchedule, Uplink
+from histfl.training.hist import SizeChoice, SizePolicy
+from histfl.training.jobs import CellLink
+from histfl.training.methods import METHODS
+
+_Counts = Callable[[Sequence[CellSchedule], Cost], Ints]  # units [cell, group] of a round's cells
+
+
+def size_policy(
+    settings: MethodSettings, plan: Plan, network: Network, uplink: Uplink, *, shared: float, num_active: int
+) -> SizePolicy:
+    """The policy that `method.sizes` names, over the units of `plan` that are not shared, for the
+    `num_active` cells of a round."""
+    counts_for = _counts(settings, plan, network.num_cells, num_active, shared)
+    held = shared_units(plan, shared)
+    capped = settings.sizes in ("optimised", "proportional") and plan.groups
+    cap = settings.cap if capped else None
+
+    def choose(schedules: Sequence[CellSchedule], links: Sequence[CellLink]) -> SizeChoice:
+        cost = uplink_cost(uplink, network, schedules, links)
+        counts = counts_for(schedules, cost)
+        seconds = float(cost.seconds(plan.sizes(counts + held)).max())
+        return SizeChoice(counts, seconds, cap)
+
+    return choose
+
+
+def _counts(settings: MethodSettings, plan: Plan, num_cells: int, num_active: int, shared: float) -> _Counts:
+    """Sizes by name or by the shares [cell of the network]; the uniform ones are the same in every round."""
+    even = even_counts(plan, num_active, shared=shared)
+    if settings.sizes == "uniform" or not plan.groups:
+        return lambda schedules, cost: even
+    if isinstance(settings.sizes, tuple):
+        check_shares(settings, num_cells)
+        shares = np.array(settings.sizes)
+        return lambda schedules, cost: share_counts(
+            plan, shares[[schedule.cell for schedule in schedules]], shared=shared
+        )
+    if METHODS[settings.name].scheme == "every":
+        raise UsageError(
+            f"method.sizes = {settings.sizes!r} with method.name = {settings.name!r}: where every layer is cut, "
+            "sizes do not add up; use uniform or a list of shares"
+        )
+    policy, layers = policy_named(settings.sizes), cut_layers(plan, shared)
+    return lambda schedules, cost: policy(SizingProblem(layers, cost, settings.cap))
+
+
+def shared_fraction(settings: MethodSettings) -> float:
+    """The fraction of units that every cell holds."""
+    return settings.shared if METHODS[settings.name].overlapping else 0.0
+
+
+def check_shares(settings: MethodSettings, num_cells: int) -> None:
+    """A UsageError where `method.sizes` is a list, and not one of a share a cell."""
+    if isinstance(settings.sizes, tuple) and len(settings.sizes) != num_cells:
+        raise UsageError(
+            f"method.sizes has {len(settings.sizes)} shares for {num_cells} cells; give one share a cell"
+        )
+
+
+def cut_layers(plan: Plan, shared: float = 0.0) -> CutLayers:
+    """What `plan` deals out, as the sizing algorithms see it; shared units count as replicated."""
+    held = shared_units(plan, shared)
+    return CutLayers(
+        units=plan.units - held,
+        parameters_per_unit=plan.unit_parameters,
+        replicated=plan.replicated_parameters + int(held @ plan.unit_parameters),
+        names=tuple(group.name for group in plan.groups),
+    )

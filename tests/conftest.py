@@ -1,0 +1,20 @@
+from collections.abc import Callable
+
+import pytest
+from commands import Answer
+
+from histfl.cli import main
+
+
+@pytest.fixture
+def histfl_command(capsys: pytest.CaptureFixture[str]) -> Callable[..., Answer]:
+    """Runs the command line in this process."""
+
+    def command(*arguments: object) -> Answer:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return Answer(int(ended.value.code or 0), captured.out, captured.err)
+
+    return command

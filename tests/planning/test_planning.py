@@ -1,0 +1,330 @@
+"""`histfl plan`: hand-computed cases, the reference latencies, and what a user may ask."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+from torch import nn
+
+from histfl.cli import main
+from histfl.errors import UsageError
+from histfl.planning.network import CutModel, cut_model, plan_network
+from histfl.planning.request import Planning, PlanRequest, make_plan
+from histfl.planning.show import draw_plan, groups_by_speed, plan_tables, worth_sentences
+
+# Seconds a global round, 60 clients, H = 20, E = 5, 10 MHz; computed beforehand with another program.
+REFERENCE = {  # cells: oma hfedavg, uniform, optimised; aircomp hfedavg, uniform, optimised
+    2: (9.49, 4.74, 4.16, 0.225, 0.113, 0.0989),
+    4: (4.78, 1.20, 1.03, 0.225, 0.0563, 0.0490),
+    6: (3.21, 0.535, 0.459, 0.225, 0.0375, 0.0324),
+}
+NAMES = [f"{uplink}.{arm}" for uplink in ("oma", "aircomp") for arm in ("hfedavg", "uniform", "optimised")]
+
+
+def tiny(hidden: int = 12) -> nn.Module:
+    """3-hidden-2: a unit weighs 3 + 1 + 2 = 6 parameters, every cell holds 2 more."""
+    return nn.Sequential(nn.Linear(3, hidden), nn.ReLU(), nn.Linear(hidden, 2))
+
+
+TINY = PlanRequest("", "test_planning:tiny", input_shape=(3,), classes=2)
+
+
+def tiny_request(source: object, *changes: str, draws: int | None = 3) -> PlanRequest:
+    return PlanRequest(str(source), TINY.model, changes, draws, TINY.input_shape, TINY.classes)
+
+
+@pytest.fixture
+def two_cells(tmp_path: Path) -> Path:
+    """One client of 1 GHz, and one of 2 GHz."""
+    path = tmp_path / "network.toml"
+    path.write_text("[[cells]]\nclients = 1\ncpu_hz = 1e9\n[[cells]]\nclients = 1\ncpu_hz = 2e9\n")
+    return path
+
+
+def text_of(planning: Planning) -> str:
+    """The tables on a terminal of 80 columns; three dots in one character would be text cut off."""
+    console = Console(width=80, file=io.StringIO(), record=True)
+    for table in plan_tables(planning):
+        console.print(table)
+    return console.export_text()
+
+
+def call(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", *map(str, arguments)])
+    streams = capsys.readouterr()
+    return int(ended.value.code or 0), streams.out, streams.err
+
+
+def test_by_hand_over_the_air(two_cells: Path) -> None:
+    plan = make_plan(tiny_request(two_cells, "uplink.name=aircomp")).plan
+    # 12 units: 2 + 6 k parameters of 74. A round is 5 edge rounds of 20 steps of 1e6 cycles: 0.1 s and
+    # 0.05 s for the full model, and 5 symbols of 1/14 ms, each of which carries 666 parameters.
+    symbols = 5 * 1e-3 / 14
+    assert plan.seconds_per_round["aircomp.hfedavg"] == pytest.approx(0.1 + symbols)
+    assert plan.seconds_per_round["aircomp.uniform"] == pytest.approx(0.1 * 38 / 74 + symbols)
+    assert plan.seconds_per_round["aircomp.optimised"] == pytest.approx(0.1 * 26 / 74 + symbols)
+    uniform, best = plan.cells["uniform"], plan.cells["optimised"]
+    assert uniform.units.tolist() == [[6], [6]]
+    assert best.units.tolist() == [[4], [8]]  # (3, 9) would take 0.05 * 56 / 74 > 0.1 * 26 / 74
+    assert best.sizes.parameters.tolist() == [26, 50]
+    assert best.compute == pytest.approx([0.1 * 26 / 74, 0.05 * 50 / 74])
+    assert best.uplink == pytest.approx([symbols, symbols])
+    assert best.sizes.gap == 0
+
+
+def test_the_cap_binds(two_cells: Path) -> None:
+    two_cells.write_text(two_cells.read_text().replace("2e9", "90e9"))
+    changes = ("uplink.name=aircomp", "method.cap=1.5")
+    best = make_plan(tiny_request(two_cells, *changes)).plan.cells["optimised"]
+    assert best.units.tolist() == [[3], [9]]  # 9 = 1.5 * 12 / 2
+
+
+@pytest.fixture(scope="module")
+def papers_mlp() -> CutModel:
+    return cut_model(PlanRequest("paper").config())
+
+
+@pytest.mark.parametrize("cells", REFERENCE)
+def test_the_reference_latencies(papers_mlp: CutModel, cells: int) -> None:
+    request = PlanRequest("paper", settings=(f"network.cells={cells}",))
+    plans = [
+        plan_network(request.config(f"training.seed={seed}"), papers_mlp, draws=2).seconds_per_round
+        for seed in range(100)
+    ]
+    means = [np.mean([plan[name] for plan in plans]) for name in NAMES]
+    assert means == pytest.approx(REFERENCE[cells], rel=0.03)
+
+
+@given(
+    cells=st.integers(1, 9),
+    seed=st.integers(0, 2**40),
+    uplink=st.sampled_from(["fdma", "tdma", "aircomp"]),
+    participants=st.sampled_from(['"all"', "1", "3"]),
+    bandwidth_hz=st.sampled_from(["1e5", "1e7", "1e9"]),
+)
+@settings(deadline=None, max_examples=25)
+def test_optimised_beats_uniform_beats_the_full_model(
+    papers_mlp: CutModel, cells: int, seed: int, uplink: str, participants: str, bandwidth_hz: str
+) -> None:
+    config = PlanRequest("paper").config(
+        f"network.cells={cells}",
+        f"training.seed={seed}",
+        f"uplink.name={uplink}",
+        f"network.participants={participants}",
+        f"uplink.bandwidth_hz={bandwidth_hz}",
+    )
+    plan = plan_network(config, papers_mlp, draws=2)
+    seconds = plan.seconds_per_round
+    for link in ("oma", "aircomp"):
+        assert 0 < seconds[f"{link}.optimised"] <= seconds[f"{link}.uniform"] <= seconds[f"{link}.hfedavg"]
+    slowest = {name: chosen.sizes.seconds.max() for name, chosen in plan.cells.items()}
+    assert plan.cells["optimised"].sizes.bound <= slowest["optimised"] <= slowest["uniform"]
+    for chosen in plan.cells.values():
+        assert chosen.units.sum() == 300
+        assert (chosen.compute > 0).all()
+        assert (chosen.uplink >= 0).all()
+    assert (plan.cells["optimised"].units <= 1.5 * 300 / cells).all()
+
+
+def test_json_contract(two_cells: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--model", TINY.model, "--input-shape", "3", "--classes", 2, "--draws", 4, "--json"]
+    code, out, err = call(capsys, two_cells, *arguments, "--vary", "bandwidth_hz=1e6,1e7,1e8")
+    answer = json.loads(out)
+    assert (code, err) == (0, "")
+    assert list(answer["seconds_per_round"]) == NAMES
+    for arm in ("uniform", "optimised"):
+        assert [set(cell) for cell in answer["cells"][arm]] == [{"units", "parameters", "seconds"}] * 2
+        parts = answer["seconds_by_part"][arm]
+        totals = [cell["seconds"] for cell in answer["cells"][arm]]
+        assert np.add(parts["compute"], parts["uplink"]) == pytest.approx(totals)
+    assert (answer["cap"], answer["feasible"], answer["draws"]) == (1.5, True, 4)
+    slowest = max(cell["seconds"] for cell in answer["cells"]["optimised"])
+    certificate = answer["certificate"]
+    assert certificate["lower_bound"] * (1 + certificate["gap"]) == pytest.approx(slowest)
+    assert answer["vary"]["setting"] == "uplink.bandwidth_hz"
+    points = answer["vary"]["points"]
+    assert [point["value"] for point in points] == [1e6, 1e7, 1e8]
+    assert points[1]["seconds_per_round"] == answer["seconds_per_round"]  # 10 MHz is the default
+    for name in NAMES:
+        curve = [point["seconds_per_round"][name] for point in points]
+        assert curve == sorted(curve, reverse=True)  # a wider band is never slower
+
+
+def test_text_and_picture(two_cells: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "plan.html"
+    code, out, _ = call(capsys, two_cells, "--vary", "cells=1,2", "--draws", 2, "--plot", page)
+    assert code == 0
+    assert "2 cells, 2 clients; mlp: 238510 parameters, cut: fc1 (300 units of 795)" in out
+    assert "seconds a round by network.cells" in out
+    assert "\u2026" not in out
+    assert "gap 0.00%" in " ".join(out.split())
+    drawn = page.read_text()
+    assert "optimised: uplink" in drawn
+    assert "aircomp, optimised" in drawn
+    assert "<script src=" not in drawn  # nothing is fetched to view it
+
+
+def test_varied_cells_regroup_the_clients_of_a_network_file(tmp_path: Path) -> None:
+    path = tmp_path / "network.toml"
+    path.write_text("[[cells]]\ncount = 3\nclients = 70\ncpu_hz = [1e9, 2e9]\n")
+    variation = make_plan(tiny_request(path, draws=1), "cells=2,3,4").variation
+    assert variation is not None
+    assert [plan.clients_per_cell.tolist() for plan in variation.plans] == [
+        [105, 105],
+        [70, 70, 70],
+        [53, 53, 52, 52],
+    ]
+    same = make_plan(tiny_request(path, draws=1)).plan
+    assert variation.plans[1].seconds_per_round == same.seconds_per_round
+
+
+def test_ten_thousand_cells(tmp_path: Path) -> None:
+    path = tmp_path / "network.toml"
+    path.write_text(
+        "[[cells]]\ncount = 5000\nclients = 2\ncpu_hz = 1e9\n[[cells]]\ncount = 5000\nclients = 1\n"
+    )
+    planning = make_plan(tiny_request(path, "model.hidden=30000", draws=1))
+    answer = planning.as_json()
+    units = np.array([cell["units"] for cell in answer["cells"]["optimised"]])
+    assert units.shape == (10_000, 1)
+    assert units.sum() == 30_000
+    assert (units >= 1).all()
+    assert (units <= 4).all()  # floor(1.5 * 3)
+    assert answer["seconds_per_round"]["oma.optimised"] < answer["seconds_per_round"]["oma.uniform"]
+    assert plan_tables(planning)[0].row_count == 20
+    assert "\u2026" not in text_of(planning)
+    groups = groups_by_speed(planning.plan, 20)
+    assert sorted(np.concatenate(groups)) == list(range(10_000))
+    seconds = planning.plan.cells["uniform"].sizes.seconds
+    assert (np.diff([seconds[group].mean() for group in groups]) >= 0).all()
+    page = tmp_path / "plan.html"
+    draw_plan(planning, page)
+    assert "10000 cells in 60 groups" in page.read_text()
+
+
+def test_fewer_draws_with_many_cells(two_cells: Path) -> None:
+    assert make_plan(tiny_request(two_cells, draws=None)).plan.draws == 200
+    two_cells.write_text("[[cells]]\ncount = 2000\nclients = 1\n")
+    assert make_plan(tiny_request(two_cells, "model.hidden=2000", draws=None)).plan.draws == 20
+
+
+def test_infeasible_sizes_are_an_answer_in_numbers(
+    two_cells: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planning = make_plan(tiny_request(two_cells, "model.hidden=11", "method.cap=1.05"))
+    answer = planning.as_json()
+    assert answer["feasible"] is False
+    assert answer["cells"]["optimised"] is answer["certificate"] is None
+    assert answer["seconds_per_round"]["oma.optimised"] is None
+    assert answer["seconds_per_round"]["oma.uniform"] > 0
+    assert "11 units do not fit 2 cells of at most 5 each" in answer["obstacle"]
+    assert "at least 1.091" in worth_sentences(planning)[0]
+    assert make_plan(tiny_request(two_cells, "model.hidden=11", "method.cap=1.091")).plan.obstacle is None
+    page = tmp_path / "plan.html"
+    code, out, _ = call(
+        capsys, "uniform", "--set", "model.hidden=3", "--draws", 1, "--vary", "cells=3,5", "--plot", page
+    )
+    text = " ".join(out.split())
+    assert code == 0
+    assert "not feasible: layer 'fc1' has 3 units for 4 cells; use at most 3 cells" in text
+    assert "network.cells = 5 is not feasible: layer 'fc1' has 3 units for 5 cells" in text
+    assert "network.cells = 3" not in text
+    assert page.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["paper", "--set", "method.cap=0.9"], "method.cap = 0.9"),
+        (["nowhere.toml"], "'nowhere.toml' is no file"),
+        (["paper", "--model", "mpl"], "did you mean 'mlp'?"),
+        (["paper", "--model", "test_planning:tiny"], "--input-shape gives others"),
+        (["paper", "--input-shape", "1,x"], "--input-shape '1,x'"),
+        (["paper", "--vary", "cell=2,4"], "did you mean 'cells'?"),
+        (["paper", "--vary", "cells=two"], "cells=2,4,6,8"),
+        (["paper", "--vary", "name=2"], "model.name, data.name"),
+        (["paper", "--vary", "cells=2,4", "--vary", "cap=1,2"], "a plan varies one setting"),
+        (["paper", "--vary", "cells=61"], "60 clients cannot fill 61 cells"),
+        (["paper", "--set", "method.name=ist"], "sizes do not add up"),
+        (["paper", "--set", "method.name=overlap", "--set", "method.shared=1.0"], "nothing is left to size"),
+        (["paper", "--set", "data.name=mine:data"], "--input-shape 1,28,28 --classes 10"),
+        (["paper", "--draws", "0"], "--draws"),
+    ],
+)
+def test_mistakes_end_in_one_line(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = call(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert message in err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[[cell]]\nclients = 2\n", r"unknown key 'cell'; did you mean 'cells'\?"),
+        (
+            "[cells]\nclients = 2\n",
+            r"cells: Input should be a list: write a table \[\[cells\]\] for each",
+        ),
+        ("cells = 3\n", r"cells = 3: Input should be a list: write a table \[\[cells\]\] for each"),
+        (
+            "cells = []\n",
+            r"cells = \[\]: Input should have one item at least: write a table \[\[cells\]\] for each",
+        ),
+        ("[[cells]]\ncount = 2\n", r"cells\.0\.clients: this key is needed"),
+        ("[[cells]]\nclients = 2\ncpu_hz = []\n", r"cells\.0\.cpu_hz: the list is too short"),
+        (
+            "[[cells]]\nclients = 2\ncpu_hz = [1e9, -1]\n",
+            r"cells\.0\.cpu_hz\.1 = -1: Input should be positive",
+        ),
+    ],
+)
+def test_a_mistake_in_a_network_file_is_named(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "network.toml"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=rf"network\.toml: {said}"):
+        make_plan(tiny_request(path))
+
+
+def test_where_the_settings_come_from(two_cells: Path, tmp_path: Path) -> None:
+    assert PlanRequest(str(two_cells), "lenet5").config().method.include == ("fc*",)  # the model's preset
+    assert PlanRequest("quickstart").config().network.clients == 20
+    configuration = tmp_path / "mine.toml"
+    configuration.write_text(f'[training]\nedge_rounds = 3\n[network]\nprofile = "{two_cells}"\n')
+    config = PlanRequest(str(configuration), "lenet5").config()
+    assert config.training.edge_rounds == 3
+    assert (config.network.cells, config.network.clients) == (2, 2)  # the file's
+    assert (config.model.name, config.model.options) == ("lenet5", {})
+    assert cut_model(config).parameters == 61_706
+
+
+def test_shared_units_are_counted_in_every_cell(two_cells: Path) -> None:
+    changes = ("method.name=overlap", "method.shared=0.5")
+    cells = make_plan(tiny_request(two_cells, *changes)).plan.cells
+    assert cells["uniform"].units.tolist() == [[9], [9]]
+    assert cells["uniform"].sizes.parameters.tolist() == [2 + 6 * 9] * 2
+
+
+def double_tiny() -> nn.Module:
+    return tiny().double()
+
+
+def test_the_bits_of_a_parameter_are_planned_as_a_run_sends_them(two_cells: Path) -> None:
+    def seconds(model: str, *changes: str) -> float:
+        config = PlanRequest(str(two_cells), model, changes).config()
+        plan = plan_network(config, cut_model(config, input_shape=(3,), classes=2), 3)
+        return plan.seconds_per_round["oma.hfedavg"] or 0.0
+
+    one, wide = (seconds("test_planning:tiny", f"uplink.bits_per_parameter={bits}") for bits in (1, 64))
+    assert wide > one
+    assert seconds("test_planning:double_tiny") == wide

@@ -1,0 +1,97 @@
+"""The page that follows a run, and telling followers of rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import SMALL
+from runs_for_tests import made_up_rounds, write_run
+
+from histfl.reports.live import LivePage, page, telling
+from histfl.runs.loading import load_config
+from histfl.runs.records import scalars
+from histfl.runs.store import RunFolder
+
+
+def test_the_page_waits_its_time_and_then_shows_the_run_so_far(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(page.time, "monotonic", lambda: clock[0])
+    folder = write_run(tmp_path / "run", rounds=4)
+    (folder / "summary.json").unlink()
+    live = LivePage(tmp_path / "report.html", "live", [folder, tmp_path / "not-yet-begun"])
+    clock[0] += 29
+    live.on_round({})
+    assert not live.path.exists()
+    clock[0] += 2
+    live.on_round({})
+    text = live.path.read_text("utf-8")
+    assert 'http-equiv="refresh"' in text
+    assert "run: 4 of 5 rounds" in text
+    live.path.unlink()
+    clock[0] += 29
+    live.on_round({})
+    assert not live.path.exists()
+
+
+def test_the_page_at_the_end_is_whole_and_does_not_reload(
+    tmp_path: Path, histfl_command: Callable[..., Any]
+) -> None:
+    assert histfl_command("run", *SMALL, "--out", tmp_path / "run").code == 0
+    text = (tmp_path / "run" / "report.html").read_text("utf-8")
+    assert 'http-equiv="refresh"' not in text
+    assert text.rstrip().endswith("</html>")
+    assert not list((tmp_path / "run").glob("*.unfinished"))
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.heard: list[int] = []
+        self.finished: bool | None = None
+
+    def on_round(self, record: dict[str, Any]) -> None:
+        self.heard.append(record["round"])
+
+    def on_end(self, run: Any) -> None:
+        self.heard.append(-1)
+
+    def close(self, *, finished: bool) -> None:
+        self.finished = finished
+
+
+def test_a_follower_hears_the_rounds_of_an_earlier_process_first(tmp_path: Path) -> None:
+    folder = RunFolder(write_run(tmp_path / "run", rounds=5))
+    listener = Listener()
+    with telling([listener], folder, pytest.fail) as told:
+        for record in made_up_rounds(load_config("quickstart"), rounds=5)[3:]:
+            told.on_round(record)
+    assert listener.heard == [1, 2, 3, 4, 5]
+    assert listener.finished is True
+
+
+def test_a_follower_of_a_run_that_fails_hears_so(tmp_path: Path) -> None:
+    listener = Listener()
+    with pytest.raises(KeyboardInterrupt), telling([listener], RunFolder(tmp_path), pytest.fail):
+        raise KeyboardInterrupt
+    assert listener.finished is False
+
+
+def test_scalars_are_the_numbers_of_a_record_by_path() -> None:
+    record = {
+        "round": 1,
+        "cap": None,
+        "ok": True,
+        "loss": 0.5,
+        "units": [[1]],
+        "latency": {"cell_seconds": [2.0, 3.0]},
+    }
+    assert scalars(record) == {
+        "round": 1,
+        "loss": 0.5,
+        "latency/cell_seconds/cell_0": 2.0,
+        "latency/cell_seconds/cell_1": 3.0,
+    }
