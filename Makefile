@@ -3,12 +3,13 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: help setup quickstart test check bench docs screenshot clean
+.PHONY: help setup quickstart test check attack bench docs screenshot clean
 
 help:
 	@echo "make quickstart   set up and run HIST against hierarchical FedAvg on embedded images"
 	@echo "make test         set up and run every check and test"
 	@echo "make check        set up and run the style, type and import checks alone"
+	@echo "make attack       the long attacks: odd objects, generated configurations, damaged files, kill points"
 	@echo "make bench        the same job on our engines, a plain loop, Flower, pfl and FedJAX; then the scaling curves"
 	@echo "make docs         build the documentation site into build/site"
 	@echo "make screenshot   run the quickstart and picture its report (needs chromium)"
@@ -35,6 +36,10 @@ check: setup
 # One torch thread a worker: more would only fight over the same cores.
 test: check
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 -rs
+
+# The long versions of the attacks that `make test` has short: odd objects, generated configurations, damaged files, kills.
+attack: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 -rs -m exhaustive
 
 # The peers go into environments of their own under .bench; results into benchmarks/results.
 bench: setup
