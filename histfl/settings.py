@@ -32,6 +32,18 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
+class Named(Settings):
+    """A section that chooses something by `name`; its other keys are that choice's own options."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
 Checked = TypeVar("Checked", bound=BaseModel)
 
 

@@ -6,12 +6,12 @@ import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import torch
-from pydantic import ConfigDict, TypeAdapter, ValidationError
 from torch import nn
 
+from histfl import choices
 from histfl.errors import HistflError, UsageError, did_you_mean, in_one_line
 from histfl.models.convolutional import lenet5, resnet18
 from histfl.models.dense import mlp
@@ -58,19 +58,8 @@ def build_model(
 
 def check_options(name: str, options: Mapping[str, Any]) -> None:
     """A UsageError where an option of one of our models has not the kind of value that it takes."""
-    factory = MODELS.get(name)
-    if factory is None:
-        return
-    hints = get_type_hints(factory)
-    for key, value in options.items():
-        if key in hints:
-            kind = TypeAdapter(hints[key], config=ConfigDict(strict=True, allow_inf_nan=False))
-            try:
-                kind.validate_python(value)
-            except ValidationError as error:
-                said = " or ".join(dict.fromkeys(each["msg"] for each in error.errors()))
-                said = said.replace("an instance of Sequence", "a list")
-                raise UsageError(f"model.{key} = {value!r}: {said}") from None
+    if name in MODELS:
+        choices.check_options("model", MODELS[name], options)
 
 
 def import_factory(name: str, *, kind: str, known: Sequence[str]) -> Callable[..., Any]:

@@ -19,7 +19,7 @@ from histfl.partition import plan, shared_units
 from histfl.runs.build import bits_per_parameter, build_network, build_participation, build_uplink
 from histfl.runs.config import Config
 from histfl.runs.fit import check_parameters
-from histfl.runs.sizes import cut_layers, shared_fraction
+from histfl.runs.sizes import cut_layers, dealer_of
 from histfl.seeds import Seeds
 from histfl.sizing import (
     AffineCost,
@@ -161,7 +161,7 @@ def cut_model(
     except PartitionError as error:
         planned = "x".join(map(str, shape))
         raise PartitionError(f"{error} (inputs here: {planned}; --input-shape gives others)") from None
-    shared = shared_fraction(config.method)
+    shared = dealer_of(config.method).shared
     if (shared_units(cut, shared) == cut.units).any():
         raise UsageError(f"method.shared = {shared:g}: a layer is shared whole and nothing is left to size")
     units = shared_units(cut, shared)

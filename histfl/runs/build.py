@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from histfl import data as datasets
+from histfl.choices import made
 from histfl.data import Split, TensorData
 from histfl.devices import choose_device
 from histfl.engines import choose_engine
@@ -25,9 +26,10 @@ from histfl.network import Network, spread_evenly
 from histfl.partition import plan, training_copy
 from histfl.runs.config import Config, UplinkSettings
 from histfl.runs.fit import EXAMPLES, check_fit, check_parameters, check_precision
-from histfl.runs.sizes import check_shares, shared_fraction, size_policy
+from histfl.runs.sizes import check_shares, dealer_of, size_policy
 from histfl.seeds import Seeds
 from histfl.training import Engine, Hist, LocalTraining, Participation, Task, Uplink
+from histfl.training.cloud import CLOUD_STEPS, CloudStep
 from histfl.training.dropout import key_dropout
 from histfl.training.jobs import Loss
 from histfl.training.methods import METHODS
@@ -102,6 +104,7 @@ def check(config: Config) -> Network:
     network = build_network(config)
     build_participation(config).check(network)
     check_shares(config.method, network.num_cells)
+    build_cloud(config)
     return network
 
 
@@ -271,17 +274,20 @@ def build(
     task = _task(config, model, train, split, uplink, loss)
     participation = build_participation(config)
     participation.check(network)
-    shared, num_active = shared_fraction(config.method), participation.num_cells(network)
+    dealer, num_active = dealer_of(config.method), participation.num_cells(network)
     return Experiment(
         config=_with_network(config, network),
         hist=Hist(
             task=task,
             network=network,
             plan=cut,
-            sizes=size_policy(config.method, cut, network, uplink, shared=shared, num_active=num_active),
+            sizes=size_policy(
+                config.method, cut, network, uplink, shared=dealer.shared, num_active=num_active
+            ),
             participation=participation,
             edge_rounds=config.training.edge_rounds,
-            shared=shared,
+            dealer=dealer,
+            cloud=build_cloud(config),
         ),
         model=model,
         test=test,
@@ -314,6 +320,11 @@ def _task(
         seeds=Seeds(settings.seed),
         augment=datasets.augmentation(config.data.augment, train.inputs),
     )
+
+
+def build_cloud(config: Config) -> CloudStep:
+    """What the cloud makes of a merged model."""
+    return made("cloud", CLOUD_STEPS, config.cloud.name, config.cloud.options)
 
 
 def build_participation(config: Config) -> Participation:

@@ -8,8 +8,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import tomli_w
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from histfl.choices import check_choice
 from histfl.data import DATASETS, GIVEN, SPLITS
 from histfl.data.splits import DEFAULT_CONCENTRATION
 from histfl.errors import did_you_mean
@@ -19,6 +20,7 @@ from histfl.settings import (
     Count,
     Decibels,
     Fraction,
+    Named,
     NonNegative,
     Positive,
     Seed,
@@ -27,6 +29,7 @@ from histfl.settings import (
     Whole,
 )
 from histfl.sizing.problem import DEFAULT_CAP_RATIO
+from histfl.training.cloud import CLOUD_STEPS
 from histfl.training.precision import Precision
 from histfl.wireless.latency import CYCLES_PER_STEP, SWITCHED_CAPACITANCE
 from histfl.wireless.rates import DEFAULT_ANTENNAS, DEFAULT_BANDWIDTH_HZ
@@ -34,18 +37,12 @@ from histfl.wireless.rates import DEFAULT_ANTENNAS, DEFAULT_BANDWIDTH_HZ
 DEFAULT_MODEL = "mlp"
 
 
-class ModelSettings(Settings):
+class ModelSettings(Named):
     """The model: `name` and, beside it, the options of that model."""
-
-    model_config = ConfigDict(extra="allow")
 
     name: str = Field(
         default=DEFAULT_MODEL, description="one of the models below, or `package.module:factory` of your own"
     )
-
-    @property
-    def options(self) -> dict[str, Any]:
-        return dict(self.model_extra or {})
 
 
 class DataSettings(Settings):
@@ -230,6 +227,18 @@ class UplinkSettings(Settings):
     )
 
 
+class CloudSettings(Named):
+    """The cloud: what it makes of the merged model, and that step's own options."""
+
+    name: str = Field(default="replace", description="`replace`: the merged model is the new one")
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        check_choice("cloud step", CLOUD_STEPS, name)
+        return name
+
+
 class TheorySettings(Settings):
     """The constants of the convergence theorems, for `histfl bound`."""
 
@@ -247,6 +256,7 @@ class Config(Settings):
     training: TrainingSettings = TrainingSettings()
     method: MethodSettings = MethodSettings()
     uplink: UplinkSettings = UplinkSettings()
+    cloud: CloudSettings = CloudSettings()
     theory: TheorySettings = TheorySettings()
 
     @model_validator(mode="after")

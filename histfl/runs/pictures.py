@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from histfl.data import Split, label_mix
-from histfl.partition import draw
 from histfl.runs.build import Experiment
 from histfl.runs.records import Record
 
@@ -26,12 +25,12 @@ def pictures(experiment: Experiment, last: Record) -> dict[str, Any]:
 def partition_picture(experiment: Experiment, record: Record) -> dict[str, Any]:
     """The owner of every unit, layer by layer, in the round of `record`: a place among its cells.
 
-    The round's stream deals the units out again: the same draw as in training, so nothing needs keeping.
+    The dealer deals the units out again, as in training, so nothing needs keeping.
     """
     run, cells = experiment.hist, len(record["units"])
     counts = np.array(record["units"], dtype=np.int64).reshape(cells, len(run.plan.groups))
-    stream = run.task.seeds.numpy("partition", record["round"] - 1)
-    submodels = draw(run.plan, counts, stream, shared=run.shared)
+    numbers = record.get("active_cells") or range(cells)
+    submodels = run.dealer.deal(run.plan, counts, numbers, record["round"] - 1, run.task.seeds)
     layers = []
     for index, group in enumerate(run.plan.groups[:LAYERS]):
         holders = np.zeros(group.num_units, dtype=np.int64)

@@ -25,6 +25,7 @@ from histfl.runs.store import Checkpoint, RunFolder, digest
 from histfl.theory import estimate
 from histfl.training import State, hist
 from histfl.training.evaluate import Evaluation, evaluate
+from histfl.training.hist import Carried
 from histfl.training.precision import products
 
 CALIBRATION_BATCH = 500
@@ -90,6 +91,7 @@ def execute(
 def _execute(experiment: Experiment, folder: RunFolder | None, on_round: OnRound | None) -> Run:
     config, model = experiment.config, experiment.model
     state: State = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
+    carried: Carried | None = None
     records: list[Record] = []
     wall_before = 0.0
     ingredients = _ingredients_digest(experiment) if folder is not None else ""
@@ -98,6 +100,7 @@ def _execute(experiment: Experiment, folder: RunFolder | None, on_round: OnRound
         records = _reopened(folder, config, checkpoint)
         if checkpoint is not None:
             state |= checkpoint.state
+            carried = checkpoint.carried
             wall_before = checkpoint.wall_seconds
     started = time.perf_counter()
 
@@ -110,6 +113,7 @@ def _execute(experiment: Experiment, folder: RunFolder | None, on_round: OnRound
         experiment.engine,
         first_round=len(records),
         rounds=len(records) if done(config, records) else config.training.rounds,
+        carried=carried,
     )
     for outcome in outcomes:
         theory = _theory(experiment, state, outcome.round)  # of the model with which the round began
@@ -125,6 +129,7 @@ def _execute(experiment: Experiment, folder: RunFolder | None, on_round: OnRound
             folder.append(records[-1])
             folder.save_checkpoint(
                 _trained(experiment, state),
+                outcome.carried,
                 config,
                 ingredients,
                 rounds_done=len(records),

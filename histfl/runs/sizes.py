@@ -14,6 +14,7 @@ from histfl.runs.config import MethodSettings
 from histfl.sizing import Cost, CutLayers, SizingProblem, policy_named
 from histfl.sizing.uplinks import uplink_cost
 from histfl.training import CellSchedule, Uplink
+from histfl.training.dealers import Dealer
 from histfl.training.hist import SizeChoice, SizePolicy
 from histfl.training.jobs import CellLink
 from histfl.training.methods import METHODS
@@ -60,9 +61,9 @@ def _counts(settings: MethodSettings, plan: Plan, num_cells: int, num_active: in
     return lambda schedules, cost: policy(SizingProblem(layers, cost, settings.cap))
 
 
-def shared_fraction(settings: MethodSettings) -> float:
-    """The fraction of units that every cell holds."""
-    return settings.shared if METHODS[settings.name].overlapping else 0.0
+def dealer_of(settings: MethodSettings) -> Dealer:
+    """Who deals the units to the cells."""
+    return METHODS[settings.name].dealer(settings.shared)
 
 
 def check_shares(settings: MethodSettings, num_cells: int) -> None:

@@ -32,16 +32,19 @@ from histfl.runs.config import Config
 from histfl.runs.records import Record
 from histfl.settings import checked, parse_json, parse_toml
 from histfl.training import State
+from histfl.training.hist import Carried
 
 FORMAT = "histfl-checkpoint-2"
+CARRIED = "carried/"  # before the names of a checkpoint's tensors that are not the model's
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The global model after `rounds_done` rounds, whose lines have the checksum `records`, and `wall_seconds`
-    of computing."""
+    """The global model after `rounds_done` rounds, whose lines have the checksum `records`, what else they
+    `carried` on, and `wall_seconds` of computing."""
 
     state: State
+    carried: Carried
     rounds_done: int
     wall_seconds: float
     records: str
@@ -188,10 +191,18 @@ class RunFolder:
                 path.unlink(missing_ok=True)
 
     def save_checkpoint(
-        self, state: State, config: Config, ingredients: str, *, rounds_done: int, wall_seconds: float
+        self,
+        state: State,
+        carried: Carried,
+        config: Config,
+        ingredients: str,
+        *,
+        rounds_done: int,
+        wall_seconds: float,
     ) -> None:
         """`ingredients` is the digest of the network, the data and the first model that the run started from."""
-        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
+        kept = state | {CARRIED + name: tensor for name, tensor in carried.tensors().items()}
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in kept.items()}
         about = _About(
             rounds_done=rounds_done,
             wall_seconds=wall_seconds,
@@ -208,6 +219,7 @@ class RunFolder:
         """The last checkpoint, moved to where `like`'s tensors lie; None before the first one."""
         if not self.checkpoint_path.exists():
             return None
+        device = next((tensor.device for tensor in like.values()), torch.device("cpu"))
         refuse = f"{self.checkpoint_path} is {{}}; use another folder, or empty this one to start again"
         try:
             with safe_open(self.checkpoint_path, framework="pt") as file:
@@ -218,6 +230,13 @@ class RunFolder:
             if digest(state, metadata["about"]) != metadata["checksum"]:
                 raise ValueError("its checksum does not match")
             about = _About.model_validate(parse_json(metadata["about"]))
+            carried = Carried.of(
+                {
+                    name.removeprefix(CARRIED): state.pop(name).to(device)
+                    for name in [*state]
+                    if name.startswith(CARRIED)
+                }
+            )
         except (OSError, SafetensorError, KeyError, ValueError) as error:
             raise CheckpointError(
                 refuse.format(f"damaged or no histfl checkpoint ({in_one_line(error)})")
@@ -233,7 +252,7 @@ class RunFolder:
         }:
             raise CheckpointError(refuse.format("of another model"))
         placed = {name: state[name].to(tensor.device) for name, tensor in like.items()}
-        return Checkpoint(placed, about.rounds_done, about.wall_seconds, about.records)
+        return Checkpoint(placed, carried, about.rounds_done, about.wall_seconds, about.records)
 
     def save_model(self, state: Mapping[str, torch.Tensor]) -> None:
         """The trained model's parameters and buffers; tied tensors are stored once each, as copies."""

@@ -7,7 +7,7 @@ alone, engines in execution alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -92,7 +92,7 @@ class CellJob:
     """One cell's global round: picklable and self-contained.
 
     `start` is the submodel that is trained and sent, `constants` what it needs besides (frozen
-    parameters, cut alike).
+    parameters, cut alike), `carried` what the cell kept of the round before in which it took part.
     """
 
     task: Task
@@ -102,12 +102,14 @@ class CellJob:
     constants: State
     schedule: CellSchedule
     link: CellLink
+    carried: State = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class CellResult:
     """The cell's submodel after its edge rounds, the mean training loss of its client steps (NaN-free
-    unless training diverged; None if no client took part) and the mean error of its edge estimates.
+    unless training diverged; None if no client took part), the mean error of its edge estimates, and what is
+    `carried` into the cell's next round.
 
     `client_steps` were carried out here: an update that will be lost changes nothing, so its steps are
     not. Its client computes and sends all the same, and a round's seconds and joules count it.
@@ -117,6 +119,7 @@ class CellResult:
     loss: float | None
     client_steps: int
     edge_error: float
+    carried: State = field(default_factory=dict)
 
 
 class Engine(Protocol):
