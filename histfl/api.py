@@ -22,7 +22,7 @@ from histfl.runs.build import Ingredients, build
 from histfl.runs.config import Config, DataSettings, MethodSettings, TrainingSettings, unread
 from histfl.runs.store import RunFolder
 from histfl.settings import checked
-from histfl.training.jobs import Loss
+from histfl.training.objective import Loss
 
 # Where each further keyword of `train` belongs in the configuration.
 _log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ def train(
     split: str | Sequence[npt.ArrayLike] | None = None,
     method: str = "hist",
     uplink: str | Mapping[str, Any] = "fdma",
-    loss: Loss = nn.functional.cross_entropy,
+    loss: Loss | None = None,
     device: str | torch.device = "auto",
     engine: str = "auto",
     memory_gb: float | None = None,

@@ -60,6 +60,11 @@ def in_one_line(error: BaseException) -> str:
     return text if len(text) <= LONGEST_REASON else f"{text[:LONGEST_REASON]}..."
 
 
+def article(noun: str) -> str:
+    """The noun with `a` or `an`."""
+    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
+
+
 def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
     """The remedy for a mistyped name: the nearest known one, or where none is near, `otherwise`."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)

@@ -95,7 +95,7 @@ def run_all(
                 )
             folder = RunFolder(folders[name])
             with (
-                progress(name, config.training.rounds, Console(stderr=True)) as show,
+                progress(name, config.training.rounds, Console(stderr=True), config.objective.made()) as show,
                 telling(followers, folder, warn) as told,
             ):
                 hooks = (show, told.on_round, page.on_round)

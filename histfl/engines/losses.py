@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from histfl.devices import numba_installed, triton_installed
 from histfl.engines.cpu.loss_kernels import cross_entropy_kernel
-from histfl.training.jobs import Loss
+from histfl.training.objective import Loss
 
 FEW_OUTPUTS = 2**13  # of a block: torch's exponentials are faster, but its operations take longer to begin
 StackedLoss = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from histfl.errors import article
 from histfl.reports.gather import ShownRun
-from histfl.reports.groups import Group, baseline_of
+from histfl.reports.groups import Group, baseline_of, objective_of
 from histfl.runs.records import in_megabytes
+from histfl.training.objective import Objective
 
 COSTS = (
     ("round", "rounds", "d"),
@@ -20,10 +22,6 @@ COSTS = (
     ("simulated_seconds", "simulated s", ".3g"),
 )
 TOTALS = (
-    ("rounds", "rounds", "d"),
-    ("seed", "seed", "d"),
-    ("final_accuracy", "final accuracy", ".4f"),
-    ("best_accuracy", "best accuracy", ".4f"),
     ("megabytes_per_client", "MB a client", "MB"),
     ("edge_cloud_megabytes", "MB edge to cloud", "MB"),
     ("simulated_seconds", "simulated s", ".4g"),
@@ -60,23 +58,24 @@ class Table:
 
 
 def answer_table(groups: Sequence[Group]) -> Table:
-    """A row a group: final accuracy, what all rounds cost, and what every target took, with the ratio to HFedAvg."""
-    targets = targets_of(groups)
+    """A row a group: how good it is at its end, what all rounds cost, and what every target took, with the ratio to
+    HFedAvg."""
+    targets, objective = targets_of(groups), objective_of(groups)
     columns = [
         Column("run", "run"),
-        Column("final_accuracy", "accuracy"),
+        Column(f"final_{objective.goal}", objective.aim.title),
         Column("megabytes_per_client", "MB a client"),
         Column("simulated_seconds", "simulated s"),
         Column("energy_joules", "joules"),
     ]
     for target in targets:
-        columns += _target_columns(target)
+        columns += _target_columns(target, objective)
     rows = []
     for group in groups:
         base = baseline_of(group, groups)
         row = [
             Cell(group.label, group.label),
-            _mean(group, lambda run: run.summary["final_accuracy"], ".3f"),
+            _mean(group, lambda run: run.summary[f"final_{objective.goal}"], ".3f"),
             _mean(group, lambda run: run.summary["megabytes_per_client"], "MB"),
             _mean(group, lambda run: run.summary["simulated_seconds"], ".3g"),
             _mean(group, lambda run: run.summary["energy_joules"], ".3g"),
@@ -90,19 +89,27 @@ def answer_table(groups: Sequence[Group]) -> Table:
 
 def runs_table(runs: Sequence[ShownRun]) -> Table:
     """A row a run, its totals as summary.json has them."""
-    targets = targets_of([Group(run.name, (run,)) for run in runs])
+    groups = [Group(run.name, (run,)) for run in runs]
+    targets, objective = targets_of(groups), objective_of(groups)
+    totals = (
+        ("rounds", "rounds", "d"),
+        ("seed", "seed", "d"),
+        (f"final_{objective.goal}", f"final {objective.aim.title}", ".4f"),
+        (f"best_{objective.goal}", f"best {objective.aim.title}", ".4f"),
+        *TOTALS,
+    )
     columns = [
         Column("run", "run"),
         Column("method", "method"),
-        *(Column(key, title) for key, title, _ in TOTALS),
+        *(Column(key, title) for key, title, _ in totals),
     ]
     for target in targets:
-        columns += _target_columns(target)
+        columns += _target_columns(target, objective)
     rows = []
     for run in runs:
         summary = run.summary
         row = [Cell(run.name, run.name), Cell(str(summary["method"]), str(summary["method"]))]
-        row += [_cell(summary[key], digits) for key, _, digits in TOTALS]
+        row += [_cell(summary[key], digits) for key, _, digits in totals]
         for target in targets:
             reached = run.to_target(target)
             row += [_cell(reached[key] if reached else None, digits) for key, _, digits in COSTS]
@@ -130,10 +137,12 @@ def answer_sentence(groups: Sequence[Group]) -> str:
             seconds = [cost_to(a, target, "simulated_seconds") or 0.0 for a in (group, base)]
             also = f" It takes {_times(*seconds)} simulated time." if all(seconds) else ""
             return (
-                f"To {percent(target)} accuracy, {group.name} sends {in_megabytes(mine)} MB a client where hierarchical FedAvg "
+                f"To {target_in_words(target, objective_of(groups))}, {group.name} sends {in_megabytes(mine)} MB a client where hierarchical FedAvg "
                 f"sends {in_megabytes(theirs)} MB: {_times(mine, theirs)}.{also}"
             )
-    return "No target accuracy was reached by both hierarchical FedAvg and another run."
+    return (
+        f"No target {objective_of(groups).aim.title} was reached by both hierarchical FedAvg and another run."
+    )
 
 
 def _rounds(number: int) -> str:
@@ -141,9 +150,9 @@ def _rounds(number: int) -> str:
 
 
 def targets_of(groups: Sequence[Group]) -> list[str]:
-    return sorted(
-        {target for group in groups for run in group.runs for target in run.summary["to_target"]}, key=float
-    )
+    """Of all runs, the one that is hardest to reach last."""
+    found = {target for group in groups for run in group.runs for target in run.summary["to_target"]}
+    return sorted(found, key=float, reverse=not objective_of(groups).aim.higher_is_better)
 
 
 def cost_to(group: Group, target: str, key: str) -> float | None:
@@ -152,23 +161,36 @@ def cost_to(group: Group, target: str, key: str) -> float | None:
     return float(np.mean([entry[key] for entry in reached])) if len(reached) == len(group.runs) else None
 
 
-def percent(target: str) -> str:
-    return f"{100 * float(target):.4g}%"
+def shown_target(target: str, objective: Objective) -> str:
+    """A target as a number: 80%, or 2.1."""
+    return f"{100 * float(target):.4g}%" if objective.aim.is_share else f"{float(target):.4g}"
+
+
+def target_in_words(target: str, objective: Objective) -> str:
+    """80% accuracy, or a loss of 2.1."""
+    number, title = shown_target(target, objective), objective.aim.title
+    return f"{number} {title}" if objective.aim.is_share else f"{article(title)} of {number}"
 
 
 def _alone(groups: Sequence[Group]) -> str:
     if len(groups) != 1:
         return (
-            "Accuracy against what it cost. There is no hierarchical FedAvg run of the same model, data and "
+            f"{objective_of(groups).aim.title.capitalize()} against what it cost. There is no hierarchical FedAvg run of the same model, data and "
             "network to compare with."
         )
-    group = groups[0]
+    group, objective = groups[0], objective_of(groups)
     mean = {
         key: np.mean([run.summary[key] for run in group.runs])
-        for key in ("final_accuracy", "megabytes_per_client", "simulated_seconds")
+        for key in (f"final_{objective.goal}", "megabytes_per_client", "simulated_seconds")
     }
+    end = float(mean[f"final_{objective.goal}"])
+    reached = (
+        f"{end:.1%} {objective.aim.title}"
+        if objective.aim.is_share
+        else f"{article(objective.aim.title)} of {end:.4g}"
+    )
     return (
-        f"{group.label} is at {mean['final_accuracy']:.1%} accuracy after {_rounds(group.num_rounds)}, "
+        f"{group.label} is at {reached} after {_rounds(group.num_rounds)}, "
         f"{in_megabytes(mean['megabytes_per_client'])} MB a client and {mean['simulated_seconds']:.3g} simulated seconds."
     )
 
@@ -180,8 +202,9 @@ def _times(mine: float, theirs: float) -> str:
     return f"{ratio:.1f} times less" if ratio > 1 else f"{1 / ratio:.1f} times more"
 
 
-def _target_columns(target: str) -> list[Column]:
-    return [Column(f"to_{target}_{key}", title, f"to {percent(target)}") for key, title, _ in COSTS]
+def _target_columns(target: str, objective: Objective) -> list[Column]:
+    to = f"to {shown_target(target, objective)}"
+    return [Column(f"to_{target}_{key}", title, to) for key, title, _ in COSTS]
 
 
 def _mean(group: Group, read: Callable[[ShownRun], float], digits: str) -> Cell:

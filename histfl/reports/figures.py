@@ -9,7 +9,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from histfl.network.network import Floats, Ints
-from histfl.reports.groups import Group
+from histfl.reports.groups import Group, objective_of
 from histfl.reports.style import LINE_COLOURS, band_colour, line_style, shown_name
 from histfl.runs.records import Record
 
@@ -23,8 +23,9 @@ SIZE_CELLS = 16  # more lines than this a run are drawn as a band
 
 
 def accuracy_figure(groups: Sequence[Group], key: str) -> go.Figure:
-    """Test accuracy against what it cost: `key` of AXES."""
-    return _lines(groups, key, "accuracy", "test accuracy")
+    """The goal, as the test accuracy, against what it cost: `key` of AXES."""
+    objective = objective_of(groups)
+    return _lines(groups, key, objective.goal, f"test {objective.aim.title}")
 
 
 def error_figure(groups: Sequence[Group]) -> go.Figure:

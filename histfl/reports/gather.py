@@ -14,6 +14,7 @@ from histfl.runs.records import Record, reached, summarise
 from histfl.runs.run import Run
 from histfl.runs.store import RunFolder
 from histfl.settings import checked, parse_json, read_toml
+from histfl.training.objective import Objective
 
 RUN_FILES = frozenset({"config.toml", "rounds.jsonl", "summary.json"})
 
@@ -26,6 +27,7 @@ class ShownRun:
     records: Sequence[Record]
     summary: Record
     config: Mapping[str, Any]
+    objective: Objective
     pictures: Record = field(default_factory=dict)
     folder: Path | None = None
     planned_rounds: int = 0
@@ -37,13 +39,22 @@ class ShownRun:
     def to_target(self, target: str) -> Record | None:
         """The first round at an accuracy and its costs so far, whether or not this run was asked for it."""
         counted = self.summary["to_target"]
-        return counted[target] if target in counted else reached(self.records, float(target))
+        return counted[target] if target in counted else reached(self.records, float(target), self.objective)
 
     @classmethod
     def of(cls, name: str, run: Run) -> ShownRun:
         """A run of this process."""
         tables = run.config.model_dump(mode="json", exclude_none=True)
-        return cls(name, run.records, run.summary, tables, run.pictures, run.folder, len(run.records))
+        return cls(
+            name,
+            run.records,
+            run.summary,
+            tables,
+            run.config.objective.made(),
+            run.pictures,
+            run.folder,
+            len(run.records),
+        )
 
 
 @dataclass(frozen=True)
@@ -90,10 +101,13 @@ def read_shown(path: Path, name: str) -> ShownRun:
         ) from None
     if not records:
         raise CheckpointError("no round is done yet")
+    objective = config.objective.made()
     cells: set[int] = set()
     for number, record in enumerate(records, start=1):
         if record["round"] != number:
             raise CheckpointError(f"{folder.rounds_path.name}, line {number} is of round {record['round']}")
+        if not isinstance(record.get(objective.goal), int | float):
+            raise CheckpointError(f"{folder.rounds_path.name}, line {number} has no {objective.goal}")
         cells.update((len(record["latency"]["cell_seconds"]), len(record["submodel_parameters"])))
     if len(cells) != 1:
         raise CheckpointError(f"{folder.rounds_path.name} has rounds of {sorted(cells)} cells")
@@ -104,14 +118,17 @@ def read_shown(path: Path, name: str) -> ShownRun:
             raise CheckpointError(
                 f"{folder.summary_path.name} is of {told.rounds} rounds, and {folder.rounds_path.name} has {len(records)}"
             )
-        if told.method != config.method.name or told.final_accuracy != records[-1]["accuracy"]:
+        if (
+            told.method != config.method.name
+            or summary.get(f"final_{objective.goal}") != records[-1][objective.goal]
+        ):
             raise CheckpointError(f"{folder.summary_path.name} is of another run")
     else:
         summary = summarise(config, records, about={}, wall_seconds=0.0)
         del summary["versions"], summary["wall_seconds"]  # this process's, not the run's
         planned = max(config.training.rounds, len(records) + 1)
     tables = read_toml(folder.config_path)
-    return ShownRun(name, records, summary, tables, _pictures(folder), path, planned)
+    return ShownRun(name, records, summary, tables, objective, _pictures(folder), path, planned)
 
 
 def _pictures(folder: RunFolder) -> Record:

@@ -16,6 +16,7 @@ from histfl.network.network import Floats
 from histfl.reports.gather import ShownRun
 from histfl.runs.config import without
 from histfl.runs.records import Record
+from histfl.training.objective import Objective
 
 SEED = (("training", "seed"),)
 POINTS = 200  # of a drawn line: more than a plot has pixels for, little enough for forty runs on a page
@@ -59,6 +60,11 @@ class Group:
     def column(self, key: str) -> Floats:
         """One quantity of the records, [seed, shown round]."""
         return self.values(lambda record: record[key])
+
+
+def objective_of(groups: Sequence[Group]) -> Objective:
+    """The first one's: runs of different objectives are not compared by their goals."""
+    return groups[0].runs[0].objective
 
 
 def groups_of(runs: Iterable[ShownRun]) -> list[Group]:

@@ -21,7 +21,7 @@ from histfl.reports.figures import (
     size_figure,
 )
 from histfl.reports.gather import Gathered, ShownRun
-from histfl.reports.groups import Group, baseline_of, groups_of, settings_in_words
+from histfl.reports.groups import Group, baseline_of, groups_of, objective_of, settings_in_words
 from histfl.reports.html import Plot, escape, frame, plots_html, table_html
 from histfl.runs.store import write_whole
 
@@ -85,7 +85,9 @@ def _answer(groups: Sequence[Group]) -> str:
     if not groups:
         return ""
     seeds = any(len(group.runs) > 1 for group in groups)
-    caption = "What accuracy cost" + ("; several seeds: their mean, and the range below it" if seeds else "")
+    caption = f"What {objective_of(groups).aim.title} cost" + (
+        "; several seeds: their mean, and the range below it" if seeds else ""
+    )
     if any(baseline_of(group, groups) not in (None, group) for group in groups):
         caption += "; below a cost its ratio to hierarchical FedAvg"
     return table_html(answer_table(groups), f"{caption}. {COUNTED}", "answer")
@@ -95,7 +97,11 @@ def _sections(groups: Sequence[Group], runs: Sequence[ShownRun]) -> Iterator[tup
     """Anchor, title and body; a section without a body is left out."""
     if not groups:
         return
-    yield "accuracy", "Accuracy against its cost", plots_html(_accuracy(groups), "accuracy")
+    yield (
+        "accuracy",
+        f"{objective_of(groups).aim.title.capitalize()} against its cost",
+        plots_html(_accuracy(groups), "accuracy"),
+    )
     yield "latency", "Where the time goes", plots_html(_latency(groups), "latency")
     yield "sizes", "Submodel sizes", plots_html(_sizes(groups), "sizes")
     yield "partition", "The partition of the last round", _partition(groups)
@@ -116,10 +122,11 @@ def _accuracy(groups: Sequence[Group]) -> list[Plot]:
         if any(len(group.runs) > 1 for group in groups)
         else ""
     )
+    aim = objective_of(groups).aim
     return [
         Plot(
-            f"Test accuracy against {label}",
-            f"Higher and further left is better.{band}",
+            f"Test {aim.title} against {label}",
+            f"{'Higher' if aim.higher_is_better else 'Lower'} and further left is better.{band}",
             accuracy_figure(groups, key),
         )
         for key, label in AXES.items()

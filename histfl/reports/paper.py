@@ -13,7 +13,7 @@ from histfl.errors import missing_extra
 from histfl.reports.answer import Table, answer_table, runs_table
 from histfl.reports.figures import AXES, part_seconds, size_lines
 from histfl.reports.gather import Gathered
-from histfl.reports.groups import Group, groups_of
+from histfl.reports.groups import Group, groups_of, objective_of
 from histfl.reports.style import COLOURS, LINE_COLOURS
 from histfl.runs.store import storage_errors, write_whole
 
@@ -120,13 +120,13 @@ def _plots(groups: Sequence[Group]) -> Iterator[tuple[str, Callable[[Any], None]
 
 def _accuracy(axes: Any, groups: Sequence[Group], key: str) -> None:
     for index, group in enumerate(groups):
-        across, values = group.column(key).mean(axis=0), group.column("accuracy")
+        across, values = group.column(key).mean(axis=0), group.column(objective_of(groups).goal)
         style = _style(index)
         axes.plot(across, values.mean(axis=0), label=group.label, **style)
         if len(group.runs) > 1:
             low, high = values.min(axis=0), values.max(axis=0)
             axes.fill_between(across, low, high, color=style["color"], alpha=0.2, linewidth=0)
-    axes.set(xlabel=AXES[key], ylabel="test accuracy")
+    axes.set(xlabel=AXES[key], ylabel=f"test {objective_of(groups).aim.title}")
     axes.set_xlim(left=0)
     axes.legend()
 

@@ -74,7 +74,8 @@ def result_of(artefact: Artefact, arm: Arm, folder: Path) -> Result | None:
     if not records and diverged is None:
         return None
     summary = store.read_summary() if store.summary_path.exists() else {}
-    targets = {f"{target:g}": reached(records, target) for target in arm.config.training.targets}
+    objective = arm.config.objective.made()
+    targets = {f"{target:g}": reached(records, target, objective) for target in arm.config.training.targets}
     about = {
         "config": arm.config.model_dump(mode="json", exclude_none=True),
         "seed": arm.config.training.seed,

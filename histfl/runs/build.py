@@ -31,8 +31,8 @@ from histfl.seeds import Seeds
 from histfl.training import Engine, Hist, LocalTraining, Participation, Task, Uplink
 from histfl.training.cloud import CLOUD_STEPS, CloudStep
 from histfl.training.dropout import key_dropout
-from histfl.training.jobs import Loss
 from histfl.training.methods import METHODS
+from histfl.training.objective import Loss, Objective
 from histfl.wireless.channels import Channel, PathLoss, Rayleigh, Rician
 from histfl.wireless.clock import Computing
 from histfl.wireless.over_the_air import OverTheAir
@@ -105,6 +105,7 @@ def check(config: Config) -> Network:
     build_participation(config).check(network)
     check_shares(config.method, network.num_cells)
     build_cloud(config)
+    config.objective.made()
     return network
 
 
@@ -251,16 +252,19 @@ def build(
     device: str | torch.device = "auto",
     engine: str = "auto",
     memory_gb: float | None = None,
-    loss: Loss = nn.functional.cross_entropy,
+    loss: Loss | None = None,
 ) -> Experiment:
-    """Place the ingredients on the device, split the data, plan the cut."""
+    """Place the ingredients on the device, split the data, plan the cut; `loss` takes the place of the objective's."""
+    objective = config.objective.made()
+    if loss is not None:
+        objective = dataclasses.replace(objective, loss=loss)
     place = choose_device(device)
     model = ingredients.model.to(place)
     dtype = check_parameters(model)
     check_precision(config.training.precision, dtype, place)
     train = ingredients.train.to(place, dtype)
     test = _few(config, ingredients.test).to(place, dtype)
-    check_fit(model, train, test, loss, batch_size=config.training.batch_size)
+    check_fit(model, train, test, objective, batch_size=config.training.batch_size)
     network, bits = ingredients.network, bits_per_parameter(config, dtype)
     cut = plan(
         model,
@@ -271,7 +275,7 @@ def build(
     )
     uplink = build_uplink(config, cut.num_parameters, bits)
     split = build_split(config, train, network, ingredients.holdings)
-    task = _task(config, model, train, split, uplink, loss)
+    task = _task(config, model, train, split, uplink, objective)
     participation = build_participation(config)
     participation.check(network)
     dealer, num_active = dealer_of(config.method), participation.num_cells(network)
@@ -297,7 +301,7 @@ def build(
 
 
 def _task(
-    config: Config, model: nn.Module, train: TensorData, split: Split, uplink: Uplink, loss: Loss
+    config: Config, model: nn.Module, train: TensorData, split: Split, uplink: Uplink, objective: Objective
 ) -> Task:
     """What the clients do, with a copy of the model that takes compact tensors."""
     copy, settings = training_copy(model), config.training
@@ -315,7 +319,7 @@ def _task(
             clip_norm=settings.clip_norm,
             precision=settings.precision,
         ),
-        loss=loss,
+        objective=objective,
         uplink=uplink,
         seeds=Seeds(settings.seed),
         augment=datasets.augmentation(config.data.augment, train.inputs),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -39,7 +40,7 @@ class Theory(_Read):
 
 class Round(_Read):
     round: Count
-    accuracy: Accuracy
+    accuracy: Accuracy | None = None  # where it is no metric of the objective
     loss: Number
     megabytes_per_client: Cost
     edge_cloud_megabytes: Cost
@@ -81,8 +82,8 @@ class Summary(_Read):
     method: str
     rounds: Count
     seed: Count
-    final_accuracy: Accuracy
-    best_accuracy: Accuracy
+    final_accuracy: Accuracy | None = None
+    best_accuracy: Accuracy | None = None
     megabytes_per_client: Cost
     edge_cloud_megabytes: Cost
     simulated_seconds: Cost
@@ -92,14 +93,14 @@ class Summary(_Read):
 
     @field_validator("to_target")
     @classmethod
-    def _targets_are_accuracies(cls, targets: dict[str, Any]) -> dict[str, Any]:
+    def _targets_are_numbers(cls, targets: dict[str, Any]) -> dict[str, Any]:
         for target in targets:
             try:
-                valid = 0 <= float(target) <= 1
+                valid = math.isfinite(float(target))
             except ValueError:
                 valid = False
             if not valid:
-                raise ValueError(f"the target {target!r} is not an accuracy between 0 and 1")
+                raise ValueError(f"the target {target!r} is not a number")
         return targets
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import tomli_w
 from pydantic import Field, field_validator, model_validator
 
-from histfl.choices import check_choice
+from histfl.choices import check_choice, made
 from histfl.data import DATASETS, GIVEN, SPLITS
 from histfl.data.splits import DEFAULT_CONCENTRATION
-from histfl.errors import did_you_mean
+from histfl.errors import article, did_you_mean
 from histfl.network.file import MAX_CLIENTS
 from histfl.network.network import DEFAULT_CPU_HZ, DEFAULT_SNR_DB, DEFAULT_TRANSMIT_POWER_W
 from histfl.settings import (
@@ -30,11 +31,13 @@ from histfl.settings import (
 )
 from histfl.sizing.problem import DEFAULT_CAP_RATIO
 from histfl.training.cloud import CLOUD_STEPS
+from histfl.training.objective import METRICS, OBJECTIVES, Objective
 from histfl.training.precision import Precision
 from histfl.wireless.latency import CYCLES_PER_STEP, SWITCHED_CAPACITANCE
 from histfl.wireless.rates import DEFAULT_ANTENNAS, DEFAULT_BANDWIDTH_HZ
 
 DEFAULT_MODEL = "mlp"
+Target = Annotated[float, Field(strict=True, ge=-1e30, le=1e30)]
 
 
 class ModelSettings(Named):
@@ -163,8 +166,9 @@ class TrainingSettings(Settings):
         default="float32", description="of products on a GPU; tf32 and bf16 are faster"
     )
     seed: Seed = Field(default=1, description="of all randomness: split, model, batches, cuts, channels")
-    targets: tuple[Fraction, ...] = Field(
-        default=(0.7, 0.8), description="test accuracies whose cost the summary and the report give"
+    targets: tuple[Target, ...] = Field(
+        default=(0.7, 0.8),
+        description="values of the objective's goal, as test accuracies, whose cost the summary and the report give",
     )
     stop_at_targets: Switch = Field(
         default=False, description="end after the round in which the last target is reached"
@@ -239,6 +243,35 @@ class CloudSettings(Named):
         return name
 
 
+class ObjectiveSettings(Named):
+    """The objective: what is learnt, and that objective's own options."""
+
+    name: str = Field(default="classification", description="`classification`: one class a sample")
+    metrics: tuple[str, ...] = Field(
+        default=(), description="of the test set, in every record beside the objective's own"
+    )
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        check_choice("objective", OBJECTIVES, name)
+        return name
+
+    @field_validator("metrics")
+    @classmethod
+    def _known_metrics(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            check_choice("metric", METRICS, name)
+        return names
+
+    def made(self) -> Objective:
+        """The objective, with the further metrics."""
+        objective = made("objective", OBJECTIVES, self.name, self.options)
+        return replace(
+            objective, metrics={**objective.metrics, **{name: METRICS[name]() for name in self.metrics}}
+        )
+
+
 class TheorySettings(Settings):
     """The constants of the convergence theorems, for `histfl bound`."""
 
@@ -257,6 +290,7 @@ class Config(Settings):
     method: MethodSettings = MethodSettings()
     uplink: UplinkSettings = UplinkSettings()
     cloud: CloudSettings = CloudSettings()
+    objective: ObjectiveSettings = ObjectiveSettings()
     theory: TheorySettings = TheorySettings()
 
     @model_validator(mode="after")
@@ -266,6 +300,26 @@ class Config(Settings):
                 f"theory.every = {self.theory.every} with network.active_cells = {self.network.active_cells}: the "
                 "theorems are about networks in which every cell trains in every round; leave out one of the two"
             )
+        return self
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_shares_have_default_targets(cls, tables: Any) -> Any:
+        chosen = tables.get("objective") if isinstance(tables, dict) else None
+        maker = OBJECTIVES.get(str(chosen.get("name"))) if isinstance(chosen, dict) else None
+        training = tables.get("training", {}) if maker is not None else None
+        if maker is None or not isinstance(training, dict) or "targets" in training or maker().aim.is_share:
+            return tables
+        return {**tables, "training": {**training, "targets": ()}}
+
+    @model_validator(mode="after")
+    def _targets_are_of_the_goal(self) -> Config:
+        objective = self.objective.made()
+        for target in self.training.targets:
+            if objective.aim.is_share and not 0 <= target <= 1:
+                raise ValueError(
+                    f"training.targets has {target:g}: {article(objective.aim.title)} is a share, from 0 to 1"
+                )
         return self
 
     @field_validator("*", mode="before")

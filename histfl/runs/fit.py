@@ -11,7 +11,7 @@ from torch import nn
 from histfl.data import TensorData
 from histfl.errors import UsageError, in_one_line
 from histfl.partition import training_copy
-from histfl.training.jobs import Loss
+from histfl.training.objective import Objective
 from histfl.training.precision import Precision
 
 _FIXED = (nn.DataParallel, nn.parallel.DistributedDataParallel, torch.jit.ScriptModule)
@@ -48,7 +48,9 @@ def check_precision(precision: Precision, dtype: torch.dtype, device: torch.devi
         raise UsageError(f"training.precision = {precision!r} is for float32 models; this one is {dtype}")
 
 
-def check_fit(model: nn.Module, train: TensorData, test: TensorData, loss: Loss, *, batch_size: int) -> None:
+def check_fit(
+    model: nn.Module, train: TensorData, test: TensorData, objective: Objective, *, batch_size: int
+) -> None:
     """One forward pass in training and in evaluation; a misfit is said in one line."""
     if train.inputs.shape[1:] != test.inputs.shape[1:]:
         raise UsageError(
@@ -67,8 +69,8 @@ def check_fit(model: nn.Module, train: TensorData, test: TensorData, loss: Loss,
         trains = name == "training"
         with torch.set_grad_enabled(trains), torch.random.fork_rng(devices=[]):
             outputs = _attempt("model", name, inputs, lambda: module(inputs))  # noqa: B023 (called at once)
-            _check_scores(outputs, len(inputs), train)
-            value = _attempt("loss", name, inputs, lambda: loss(outputs, targets))  # noqa: B023 (called at once)
+            objective.check_outputs(outputs, len(inputs), train)
+            value = _attempt("loss", name, inputs, lambda: objective.loss(outputs, targets))  # noqa: B023 (called at once)
         if not isinstance(value, torch.Tensor) or value.ndim != 0:
             kind = f"shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
             raise UsageError(f"the loss returns {kind}; it must be one number, the mean over the batch")
@@ -86,22 +88,3 @@ def _attempt(what: str, name: str, inputs: torch.Tensor, compute: Callable[[], A
             f"the {what} fails on {len(inputs)} {name} samples of shape {tuple(inputs.shape[1:])}: "
             f"{in_one_line(error)}"
         ) from None
-
-
-def _check_scores(outputs: object, num_samples: int, train: TensorData) -> None:
-    if not isinstance(outputs, torch.Tensor):
-        raise UsageError(
-            f"the model returns {type(outputs).__name__}; it must return a tensor of scores [sample, class]"
-        )
-    if outputs.ndim != 2 or outputs.shape[0] != num_samples:
-        raise UsageError(
-            f"the model returns scores of shape {tuple(outputs.shape)} for {num_samples} samples of "
-            f"{train.num_classes} classes; it must return [sample, class]"
-        )
-    if outputs.shape[1] < train.num_classes:
-        lowest, highest = (int(label) for label in train.targets.aminmax())
-        remedy = ", or number the classes from 0" if lowest > 0 else ""
-        raise UsageError(
-            f"the model returns scores of shape {tuple(outputs.shape)}, and there are {train.num_classes} classes (labels "
-            f"{lowest} to {highest}); give it {train.num_classes} outputs{remedy}"
-        )

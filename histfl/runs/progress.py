@@ -11,38 +11,43 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from histfl.runs.records import Record, in_megabytes
 from histfl.runs.run import OnRound
+from histfl.training.objective import Objective, classification
 
 SECONDS_BETWEEN_LINES = 10.0
 
 
 @contextmanager
-def progress(title: str, rounds: int, console: Console) -> Iterator[OnRound]:
+def progress(
+    title: str, rounds: int, console: Console, objective: Objective | None = None
+) -> Iterator[OnRound]:
     """Yields the function to call after every round."""
+    objective = objective or classification()
+    goal, word = objective.goal, objective.aim.title
     if not console.is_terminal:
-        yield _plain_lines(title, rounds, console)
+        yield _plain_lines(title, rounds, console, objective)
         return
     columns = (
         TextColumn("{task.description}", markup=False),  # a folder's name is text
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
-        TextColumn("accuracy {task.fields[accuracy]}  {task.fields[megabytes]} MB a client"),
+        TextColumn(word + " {task.fields[value]}  {task.fields[megabytes]} MB a client"),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(title, total=rounds, accuracy="-", megabytes="0.0")
+        task = bar.add_task(title, total=rounds, value="-", megabytes="0.0")
 
         def on_round(record: Record) -> None:
             bar.update(
                 task,
                 completed=record["round"],
-                accuracy=f"{record['accuracy']:.3f}",
+                value=f"{record[goal]:.3f}",
                 megabytes=in_megabytes(record["megabytes_per_client"]),
             )
 
         yield on_round
 
 
-def _plain_lines(title: str, rounds: int, console: Console) -> OnRound:
+def _plain_lines(title: str, rounds: int, console: Console, objective: Objective) -> OnRound:
     last = time.monotonic()
 
     def on_round(record: Record) -> None:
@@ -52,7 +57,7 @@ def _plain_lines(title: str, rounds: int, console: Console) -> OnRound:
             return
         last = now
         console.print(
-            f"{title}: round {record['round']}/{rounds}, accuracy {record['accuracy']:.3f}, "
+            f"{title}: round {record['round']}/{rounds}, {objective.aim.title} {record[objective.goal]:.3f}, "
             f"{in_megabytes(record['megabytes_per_client'])} MB a client, {record['simulated_seconds']:.2f} simulated s",
             highlight=False,
             markup=False,

@@ -13,6 +13,7 @@ import torch
 from histfl.runs.config import Config
 from histfl.training import RoundOutcome
 from histfl.training.evaluate import Evaluation
+from histfl.training.objective import Objective
 
 if TYPE_CHECKING:
     from histfl.runs.build import Experiment
@@ -49,7 +50,7 @@ def round_record(
     }
     return {
         "round": outcome.round + 1,
-        "accuracy": evaluation.accuracy,
+        **evaluation.metrics,
         "loss": evaluation.loss,
         "training_loss": sum(losses) / len(losses) if losses else None,
         **{name: (previous[name] if previous else 0) + spent[name] for name in TOTALS},
@@ -87,15 +88,19 @@ def done(config: Config, records: Sequence[Record]) -> bool:
 def _at_targets(config: Config, records: Sequence[Record]) -> bool:
     """Whether the run may end early, all its targets being reached."""
     settings = config.training
-    best = max((record["accuracy"] for record in records), default=0.0)
-    return settings.stop_at_targets and bool(settings.targets) and best >= max(settings.targets)
+    if not (settings.stop_at_targets and settings.targets and records):
+        return False
+    objective = config.objective.made()
+    best = objective.best(record[objective.goal] for record in records)
+    return all(objective.reaches(best, target) for target in settings.targets)
 
 
 def summarise(
     config: Config, records: Sequence[Record], *, about: dict[str, Any], wall_seconds: float
 ) -> Record:
     """The run's answer (summary.json); `about` names what the records do not say."""
-    last, accuracies = records[-1], [record["accuracy"] for record in records]
+    last, objective = records[-1], config.objective.made()
+    values = [record[objective.goal] for record in records]
     return {
         "method": config.method.name,
         "model": config.model.name,
@@ -109,11 +114,13 @@ def summarise(
         "seed": config.training.seed,
         "active_cells": last.get("active_cells"),  # whose these are; null: all
         "submodel_parameters": last["submodel_parameters"],
-        "final_accuracy": accuracies[-1],
-        "best_accuracy": max(accuracies),
+        f"final_{objective.goal}": values[-1],
+        f"best_{objective.goal}": objective.best(values),
         "final_loss": last["loss"],
         **{name: last[name] for name in TOTALS},
-        "to_target": {f"{target:g}": reached(records, target) for target in config.training.targets},
+        "to_target": {
+            f"{target:g}": reached(records, target, objective) for target in config.training.targets
+        },
         "wall_seconds": wall_seconds,
         "client_steps_per_second": last["client_steps"] / wall_seconds if wall_seconds > 0 else None,
         "versions": versions(),
@@ -150,9 +157,9 @@ def in_megabytes(value: float) -> str:
     return f"{value:.1f}" if value >= 1 or value == 0 else f"{value:.3g}"
 
 
-def reached(records: Sequence[Record], target: float) -> Record | None:
-    """The round that first came to the accuracy `target`, and what it had cost until then."""
+def reached(records: Sequence[Record], target: float, objective: Objective) -> Record | None:
+    """The round in which the objective's goal first came to `target`, and what it had cost until then."""
     for record in records:
-        if record["accuracy"] >= target:
+        if objective.reaches(record[objective.goal], target):
             return {key: record[key] for key in ("round", "megabytes_per_client", "simulated_seconds")}
     return None

@@ -210,7 +210,7 @@ def _trained(experiment: Experiment, state: State) -> State:
 def _evaluate(experiment: Experiment, state: State) -> Evaluation:
     _load(experiment.model, state)
     _calibrate(experiment)
-    return evaluate(experiment.model, experiment.test, experiment.hist.task.loss)
+    return evaluate(experiment.model, experiment.test, experiment.hist.task.objective)
 
 
 def _load(model: nn.Module, state: State) -> None:

@@ -1,46 +1,52 @@
-"""Accuracy and loss of a global model."""
+"""The loss and the metrics of a global model."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from histfl.data import TensorData
-from histfl.training.jobs import Loss
+from histfl.training.objective import Objective
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Mean loss and share of right answers over a data set."""
+    """Mean loss and metrics, by name, over a data set."""
 
     loss: float
-    accuracy: float
+    metrics: Mapping[str, float]
 
 
-def evaluate(model: nn.Module, data: TensorData, loss: Loss, *, batch_size: int = 1000) -> Evaluation:
+def evaluate(
+    model: nn.Module, data: TensorData, objective: Objective, *, batch_size: int = 1000
+) -> Evaluation:
     """Evaluate in eval mode; the model is left in the mode it was in. Batches that a GPU's memory is too
     small for are halved."""
     was_training = model.training
     model.eval()
     try:
-        return _evaluate(model, data, loss, batch_size)
+        return _evaluate(model, data, objective, batch_size)
     except torch.OutOfMemoryError:
         if batch_size == 1:
             raise
     finally:
         model.train(was_training)
-    return evaluate(model, data, loss, batch_size=batch_size // 2)
+    return evaluate(model, data, objective, batch_size=batch_size // 2)
 
 
 @torch.no_grad()
-def _evaluate(model: nn.Module, data: TensorData, loss: Loss, batch_size: int) -> Evaluation:
+def _evaluate(model: nn.Module, data: TensorData, objective: Objective, batch_size: int) -> Evaluation:
     total_loss = torch.zeros((), device=data.inputs.device)
-    right = torch.zeros((), dtype=torch.int64, device=data.inputs.device)
+    sums: dict[str, torch.Tensor] = {}
     for inputs, targets in zip(data.inputs.split(batch_size), data.targets.split(batch_size), strict=True):
         outputs = model(inputs)
-        total_loss += loss(outputs, targets) * len(targets)
-        right += (outputs.argmax(dim=1) == targets).sum()
+        total_loss += objective.loss(outputs, targets) * len(targets)
+        for name, metric in objective.metrics.items():
+            more = metric.sums(outputs, targets)
+            sums[name] = sums[name] + more if name in sums else more
     samples = len(data.targets)
-    return Evaluation(loss=total_loss.item() / samples, accuracy=right.item() / samples)
+    metrics = {name: metric.value(sums[name], samples) for name, metric in objective.metrics.items()}
+    return Evaluation(total_loss.item() / samples, metrics)

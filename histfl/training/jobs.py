@@ -6,7 +6,7 @@ alone, engines in execution alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -19,9 +19,9 @@ from histfl.network.network import Floats, Ints
 from histfl.partition import State
 from histfl.seeds import Seeds
 from histfl.training.local import LocalTraining
+from histfl.training.objective import Loss, Objective
 from histfl.training.participation import CellSchedule
 
-Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 CellLink = Any  # what an uplink drew for one cell and global round; only that uplink reads it
 
 
@@ -81,10 +81,14 @@ class Task:
     data: TensorData
     split: Split
     local: LocalTraining
-    loss: Loss
+    objective: Objective
     uplink: Uplink
     seeds: Seeds
     augment: CropFlip | None = None
+
+    @property
+    def loss(self) -> Loss:
+        return self.objective.loss
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,7 @@ def test_a_module_with_a_memory_of_its_own_is_left_to_the_reference_engine() -> 
 
     task = make_experiment("mlp").hist.task
     counting = Task(
-        Counting().double(), task.data, task.split, task.local, task.loss, task.uplink, task.seeds
+        Counting().double(), task.data, task.split, task.local, task.objective, task.uplink, task.seeds
     )
     assert choose_trainer(counting) is None
     assert counting.model.get_buffer("calls") == 0
@@ -284,7 +284,7 @@ def test_an_interrupt_ends_a_run_and_leaves_torchs_threads() -> None:
         task.data,
         task.split,
         task.local,
-        task.loss,
+        task.objective,
         Interrupting(),  # type: ignore[arg-type]
         task.seeds,
     )

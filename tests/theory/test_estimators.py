@@ -21,6 +21,7 @@ from histfl.theory import Estimates, Sampling, estimate
 from histfl.theory.estimators_curvature import largest_curvature
 from histfl.theory.estimators_gradients import Batch, Objective
 from histfl.training import LocalTraining, Task
+from histfl.training.objective import classification
 from histfl.wireless.clock import Computing
 from histfl.wireless.uplinks import Ideal
 
@@ -117,7 +118,7 @@ def make_case(
         data=data,
         split=split,
         local=LocalTraining(batch_size=batch_size),
-        loss=nn.functional.cross_entropy,
+        objective=classification(),
         uplink=Ideal(Computing(local_steps=1, full_parameters=1)),
         seeds=Seeds(seed),
     )
@@ -284,7 +285,9 @@ def test_smoothness_is_the_largest_over_the_clients() -> None:
 
 def test_a_linear_loss_has_no_curvature() -> None:
     case = make_case(model=nn.Linear(3, 3, bias=False))
-    linear = replace(case.task, loss=lambda outputs, targets: outputs.mean())
+    linear = replace(
+        case.task, objective=replace(case.task.objective, loss=lambda outputs, targets: outputs.mean())
+    )
     assert replace(case, task=linear).estimate().smoothness == 0
 
 

@@ -7,6 +7,7 @@ from torch import nn
 
 from histfl.data import TensorData
 from histfl.training.evaluate import evaluate
+from histfl.training.objective import classification
 
 DATA = TensorData(torch.arange(10.0)[:, None], torch.arange(10) % 2, ("even", "odd"))
 
@@ -27,8 +28,8 @@ class SmallMemory(nn.Module):
 @pytest.mark.parametrize("most", [1000, 3, 1])
 def test_batches_that_do_not_fit_are_halved(most: int) -> None:
     model = SmallMemory(most)
-    found = evaluate(model, DATA, F.cross_entropy)
-    assert found.accuracy == 0.5
+    found = evaluate(model, DATA, classification())
+    assert found.metrics == {"accuracy": 0.5}
     outputs = torch.cat([DATA.inputs, DATA.inputs - 1.0], dim=1)
     assert found.loss == pytest.approx(F.cross_entropy(outputs, DATA.targets).item())
     assert model.training
@@ -37,5 +38,5 @@ def test_batches_that_do_not_fit_are_halved(most: int) -> None:
 def test_a_sample_that_does_not_fit_is_an_error() -> None:
     model = SmallMemory(0).eval()
     with pytest.raises(torch.OutOfMemoryError):
-        evaluate(model, DATA, F.cross_entropy)
+        evaluate(model, DATA, classification())
     assert not model.training

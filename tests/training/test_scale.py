@@ -113,7 +113,7 @@ def work_of_a_round(run: Experiment) -> Work:
     rounds = hist(run.hist, state, run.engine, first_round=0, rounds=4)
 
     def one_round() -> None:
-        round_record(run, next(rounds), evaluate(run.model, run.test, run.hist.task.loss), None)
+        round_record(run, next(rounds), evaluate(run.model, run.test, run.hist.task.objective), None)
 
     one_round()
     return Work(calls_in(one_round), numbers_in(one_round), peak_bytes_in(one_round))
