@@ -82,6 +82,7 @@ def run_all(
     for reason in unread(list(configs.values())):
         warn(reason)
     summaries = {}
+    told_of_computing: set[str] = set()
     with interruptible(top):
         for name, config in configs.items():
             followers = choices.followers(name, config, folders[name])
@@ -93,6 +94,9 @@ def run_all(
                     engine=choices.engine,
                     memory_gb=choices.memory_gb,
                 )
+            if (said := experiment.about["computing"]) not in told_of_computing:
+                told_of_computing.add(said)
+                typer.echo(said, err=True)
             folder = RunFolder(folders[name])
             with (
                 progress(name, config.training.rounds, Console(stderr=True)) as show,
