@@ -94,9 +94,6 @@ def run_all(
                     engine=choices.engine,
                     memory_gb=choices.memory_gb,
                 )
-            if (said := experiment.about["computing"]) not in told_of_computing:
-                told_of_computing.add(said)
-                typer.echo(said, err=True)
             folder = RunFolder(folders[name])
             with (
                 progress(name, config.training.rounds, Console(stderr=True)) as show,
@@ -112,6 +109,9 @@ def run_all(
                     continue
                 told.on_end(run)
             summaries[name] = run.summary
+            if (said := run.summary["computing"]) not in told_of_computing:
+                told_of_computing.add(said)
+                typer.echo(said, err=True)
     if not summaries:
         raise DivergedError(f"all {len(configs)} runs diverged")
     write_report(page.path, page.title, gather(page.folders))

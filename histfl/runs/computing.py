@@ -66,25 +66,22 @@ def computing_json(config: Config, step: CountedStep) -> dict[str, Any]:
     }
 
 
-def computing_sentence(config: Config, step: CountedStep | None = None) -> str:
-    """Where the seconds and joules of computing come from; `step` has what was counted, if anything was."""
-    settings, counted = config.network, step.operations if step else None
-    per_cycle = f"{settings.operations_per_cycle:g} a cycle"
-    own = ""
+def computing_sentence(config: Config, step: CountedStep) -> str:
+    """Where the seconds and joules of computing come from."""
+    settings, counted, own = config.network, step.operations, ""
     if counted is not None:
         cycles = counted.full / settings.operations_per_cycle
+        per_cycle = f"{settings.operations_per_cycle:g} a cycle"
         own = f"{counted.full:.3g} operations, {cycles:.3g} cycles at {per_cycle}"
+    batch = f"{config.training.batch_size} samples"
     if settings.cycles_per_step != "auto":
-        whose = "the paper's 10^6" if settings.cycles_per_step == CYCLES_PER_STEP else "the given"
-        number = "" if settings.cycles_per_step == CYCLES_PER_STEP else f" {settings.cycles_per_step:g}"
-        sentence = f"computing: {whose}{number} cycles a step, whatever the model"
-        if own:
-            sentence += f"; a step of this model, of {config.training.batch_size} samples, has {own}"
-        return f"{sentence} (--set network.cycles_per_step=auto takes those)"
-    if step is not None and step.obstacle:
+        papers = settings.cycles_per_step == CYCLES_PER_STEP
+        number = "the paper's 10^6" if papers else f"the given {settings.cycles_per_step:g}"
+        beside = f"; a step of this model, of {batch}, has {own}" if own else ""
+        takes = "takes those" if own else "counts the model's own"
+        return f"computing: {number} cycles a step, whatever the model{beside} (--set network.cycles_per_step=auto {takes})"
+    if counted is None:
         return f"computing: the paper's 10^6 cycles a step, since {step.obstacle}; give network.cycles_per_step a number"
-    if not own:
-        return f"computing: as counted in a step of the model, at {per_cycle}"
-    missed = counted.missed[:NAMED_OPERATIONS] if counted is not None else ()
-    less = f", without {', '.join(missed)}, which torch does not count" if missed else ""
-    return f"computing: a step of {config.training.batch_size} samples has {own}{less}"
+    missed = ", ".join(counted.missed[:NAMED_OPERATIONS])
+    less = f", without {missed}, which torch does not count" if missed else ""
+    return f"computing: a step of {batch} has {own}{less}"
