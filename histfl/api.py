@@ -36,7 +36,14 @@ _HOMES = {
     **{key: ("method", key) for key in MethodSettings.model_fields if key != "name"},
     **{
         key: ("network", key)
-        for key in ("active_cells", "participants", "dropout", "cycles_per_step", "energy_coefficient")
+        for key in (
+            "active_cells",
+            "participants",
+            "dropout",
+            "cycles_per_step",
+            "operations_per_cycle",
+            "energy_coefficient",
+        )
     },
     "theory_every": ("theory", "every"),
 }

@@ -82,6 +82,7 @@ def run_all(
     for reason in unread(list(configs.values())):
         warn(reason)
     summaries = {}
+    told_of_computing: set[str] = set()
     with interruptible(top):
         for name, config in configs.items():
             followers = choices.followers(name, config, folders[name])
@@ -108,6 +109,9 @@ def run_all(
                     continue
                 told.on_end(run)
             summaries[name] = run.summary
+            if (said := run.summary["computing"]) not in told_of_computing:
+                told_of_computing.add(said)
+                typer.echo(said, err=True)
     if not summaries:
         raise DivergedError(f"all {len(configs)} runs diverged")
     write_report(page.path, page.title, gather(page.folders))

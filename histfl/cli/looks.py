@@ -55,6 +55,7 @@ def plan(
         return
     screen = console()
     screen.print(about_sentence(planning.plan), highlight=False)
+    screen.print(planning.plan.computing["computing"], highlight=False, markup=False)
     for table in plan_tables(planning):
         screen.print(table)
     for sentence in worth_sentences(planning):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,19 +14,21 @@ from histfl.errors import PartitionError, UsageError
 from histfl.models import build_model
 from histfl.network import Network
 from histfl.network.network import Floats, Ints
-from histfl.partition import plan, shared_units
+from histfl.partition import plan, shared_units, training_copy
 from histfl.runs.build import bits_per_parameter, build_network, build_participation, build_uplink
+from histfl.runs.computing import CountedStep, build_computing, computing_json
 from histfl.runs.config import Config
 from histfl.runs.fit import check_parameters
 from histfl.runs.sizes import cut_layers, dealer_of
 from histfl.seeds import Seeds
 from histfl.sizing import (
     AffineCost,
-    AirCompCost,
+    AnyCost,
     CutLayers,
     Policy,
     Sizes,
     SizingProblem,
+    mean_cost,
     optimised,
     size,
     uniform,
@@ -52,13 +53,14 @@ INPUTS: dict[str, tuple[tuple[int, ...], int]] = {  # data set: a sample's shape
 @dataclass(frozen=True)
 class CutModel:
     """A model as planning sees it: the layers dealt out, the units [layer] that every cell holds besides,
-    and the full model's parameters with their number format."""
+    the full model's parameters with their number format, and what torch counts in a local step."""
 
     name: str
     layers: CutLayers
     held: Ints
     parameters: int
     dtype: torch.dtype
+    step: CountedStep
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,7 @@ class NetworkPlan:
     cells: Mapping[str, CellSizes]
     seconds_per_round: Mapping[str, float | None]
     obstacle: str | None
+    computing: Mapping[str, Any]
 
     @property
     def num_cells(self) -> int:
@@ -111,6 +114,7 @@ class NetworkPlan:
             "cut": list(self.cut.layers.names),
             "uplink": self.uplink,
             "draws": self.draws,
+            **self.computing,
             "clients_per_cell": self.clients_per_cell.tolist(),
             "cells": cells,
             "seconds_by_part": {
@@ -165,7 +169,8 @@ def cut_model(
     if (shared_units(cut, shared) == cut.units).any():
         raise UsageError(f"method.shared = {shared:g}: a layer is shared whole and nothing is left to size")
     units = shared_units(cut, shared)
-    return CutModel(settings.name, cut_layers(cut, shared), units, cut.num_parameters, dtype)
+    step = CountedStep.of(training_copy(model), cut, inputs, config.training.batch_size)
+    return CutModel(settings.name, cut_layers(cut, shared), units, cut.num_parameters, dtype, step)
 
 
 def plan_network(config: Config, cut: CutModel, draws: int | None = None) -> NetworkPlan:
@@ -204,6 +209,7 @@ def plan_network(config: Config, cut: CutModel, draws: int | None = None) -> Net
         cells=tally.cells(shown),
         seconds_per_round=tally.seconds_per_round(),
         obstacle=obstacle,
+        computing=computing_json(config, cut.step),
     )
 
 
@@ -213,10 +219,10 @@ class _Tally:
     def __init__(self, cut: CutModel, policies: Mapping[str, Policy], cap: float) -> None:
         self.cut, self.policies, self.cap = cut, policies, cap
         self.seconds: dict[str, list[float]] = {f"{link}.{name}": [] for link in UPLINKS for name in ARMS}
-        self.costs: dict[str, list[AffineCost | AirCompCost]] = {}
+        self.costs: dict[str, list[AnyCost]] = {}
         self.found: dict[str, dict[str, float]] = {}
 
-    def add(self, costs: Mapping[str, AffineCost | AirCompCost]) -> None:
+    def add(self, costs: Mapping[str, AnyCost]) -> None:
         """One round: the costs by uplink, and `compute` for no uplink at all."""
         before = {name: seen[-1] for name, seen in self.costs.items()}
         for name, cost in costs.items():
@@ -227,7 +233,7 @@ class _Tally:
             for arm, seconds in self.found[uplink].items():
                 self.seconds[f"{uplink}.{arm}"].append(seconds)
 
-    def _slowest(self, cost: AffineCost | AirCompCost) -> dict[str, float]:
+    def _slowest(self, cost: AnyCost) -> dict[str, float]:
         """Seconds of a round by arm."""
         layers = self.cut.layers
         problem = SizingProblem(layers, cost, self.cap)
@@ -248,21 +254,16 @@ class _Tally:
             for name, sizes in found.items()
         }
 
-    def _mean(self, name: str) -> AffineCost | AirCompCost:
-        """Seconds are linear in the slope, so the mean slope gives the mean seconds of every size."""
-        costs = self.costs[name]
-        return dataclasses.replace(costs[0], slope=np.mean([cost.slope for cost in costs], axis=0))
+    def _mean(self, name: str) -> AnyCost:
+        return mean_cost(self.costs[name])
 
 
-def _drawn_costs(
-    config: Config, network: Network, cut: CutModel, draws: int
-) -> Iterator[dict[str, AffineCost | AirCompCost]]:
+def _drawn_costs(config: Config, network: Network, cut: CutModel, draws: int) -> Iterator[dict[str, AnyCost]]:
     """The costs of each drawn round, by uplink."""
     names = {"oma": _orthogonal(config), "aircomp": "aircomp", "compute": "ideal"}
     bits = bits_per_parameter(config, cut.dtype)
-    uplinks = {
-        key: build_uplink(_with_uplink(config, name), cut.parameters, bits) for key, name in names.items()
-    }
+    computing = build_computing(config, cut.parameters, cut.step)
+    uplinks = {key: build_uplink(_with_uplink(config, name), computing, bits) for key, name in names.items()}
     participation = build_participation(config)
     participation.check(network)
     seeds = Seeds(config.training.seed)

@@ -54,6 +54,8 @@ class PlanRequest:
             base = load_config(model) if model in MODELS and model in preset_names() else Config()
             own = [f"network.profile={self.source}"]
         tables: dict[str, Any] = base.model_dump(mode="json", exclude_none=True, exclude_unset=True)
+        if own:  # the preset's are the paper's
+            tables.get("network", {}).pop("cycles_per_step", None)
         if self.model is not None and self.model != base.model.name:
             own.append(f"model.name={self.model}")
         return tables, own
@@ -106,7 +108,7 @@ def _plans(request: PlanRequest, configs: Sequence[Config]) -> list[NetworkPlan]
     plans: list[NetworkPlan] = []
     before: object = None
     for config in configs:
-        decisive = (config.model, config.method, config.data.name)
+        decisive = (config.model, config.method, config.data.name, config.training.batch_size)
         if decisive != before:  # tracing a model takes longer than planning it
             cut = cut_model(config, input_shape=request.input_shape, classes=request.classes)
             before = decisive

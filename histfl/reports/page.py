@@ -239,7 +239,7 @@ def _theory(runs: Sequence[ShownRun]) -> str:
 def _configuration(run: ShownRun) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in run.summary.get("versions", {}).items())
     machine = " on ".join(str(run.summary[key]) for key in ("engine", "device") if key in run.summary)
-    about = " · ".join(part for part in (versions, machine) if part)
+    about = " · ".join(part for part in (versions, machine, str(run.summary.get("computing", ""))) if part)
     return (
         f'<details><summary>{escape(run.name)}</summary><p class="quiet">{escape(about)}</p>'
         f"<h3>To run it again</h3><pre>{escape(rerun_command(run))}</pre>"

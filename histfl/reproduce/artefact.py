@@ -14,6 +14,7 @@ from histfl.runs.arms import Arm
 from histfl.runs.config import Config
 from histfl.settings import checked
 from histfl.training.precision import Precision
+from histfl.wireless.latency import CYCLES_PER_STEP
 
 Verdict = Literal["yes", "no", "not yet run", ""]
 SEEDS = (1, 2, 3)
@@ -128,8 +129,13 @@ class Artefact:
 
 
 def arm(settings: Mapping[str, Any], **labels: Any) -> Arm:
-    """The arm with `settings` (by `section.key`) and `labels` (of LABELS), which are settings too."""
-    keyed = {**settings, **{LABELS[label][0]: value for label, value in labels.items()}}
+    """The arm with `settings` (by `section.key`) and `labels` (of LABELS), which are settings too; computing is the
+    paper's."""
+    keyed = {
+        "network.cycles_per_step": CYCLES_PER_STEP,
+        **settings,
+        **{LABELS[label][0]: value for label, value in labels.items()},
+    }
     tables: dict[str, dict[str, Any]] = {}
     for path, value in keyed.items():
         section, _, key = path.partition(".")

@@ -24,6 +24,7 @@ from histfl.models.lora import DEFAULT_BASE
 from histfl.models.registry import call_factory, check_options, import_factory
 from histfl.network import Network, spread_evenly
 from histfl.partition import plan, training_copy
+from histfl.runs.computing import CountedStep, build_computing, computing_json, is_counted
 from histfl.runs.config import Config, UplinkSettings
 from histfl.runs.fit import EXAMPLES, check_fit, check_parameters, check_precision
 from histfl.runs.sizes import check_shares, dealer_of, size_policy
@@ -51,6 +52,7 @@ class Experiment:
     test: TensorData
     bits_per_parameter: float
     engine: Engine
+    step: CountedStep  # of the model, where its cycles are counted
 
     @property
     def device(self) -> torch.device:
@@ -70,6 +72,7 @@ class Experiment:
             "cut": [group.name for group in self.hist.plan.groups],
             "engine": self.engine.name,
             "device": self.device.type,
+            **computing_json(self.config, self.step),
         }
 
 
@@ -273,9 +276,14 @@ def build(
         include=config.method.include,
         exclude=config.method.exclude,
     )
-    uplink = build_uplink(config, cut.num_parameters, bits)
+    copy = training_copy(model)
+    key_dropout(copy, train.inputs[:EXAMPLES])
+    step = CountedStep()
+    if is_counted(config):
+        step = CountedStep.of(copy, cut, train.inputs[:EXAMPLES], config.training.batch_size)
+    uplink = build_uplink(config, build_computing(config, cut.num_parameters, step), bits)
     split = build_split(config, train, network, ingredients.holdings)
-    task = _task(config, model, train, split, uplink, objective)
+    task = _task(config, copy, train, split, uplink, objective)
     participation = build_participation(config)
     participation.check(network)
     dealer, num_active = dealer_of(config.method), participation.num_cells(network)
@@ -297,17 +305,17 @@ def build(
         test=test,
         bits_per_parameter=bits,
         engine=choose_engine(engine, task, memory_gb),
+        step=step,
     )
 
 
 def _task(
     config: Config, model: nn.Module, train: TensorData, split: Split, uplink: Uplink, objective: Objective
 ) -> Task:
-    """What the clients do, with a copy of the model that takes compact tensors."""
-    copy, settings = training_copy(model), config.training
-    key_dropout(copy, train.inputs[:EXAMPLES])
+    """What the clients do, with a `model` that takes compact tensors."""
+    settings = config.training
     return Task(
-        model=copy,
+        model=model,
         data=train,
         split=split,
         local=LocalTraining(
@@ -352,15 +360,9 @@ def bits_per_parameter(config: Config, dtype: torch.dtype) -> float:
     return config.uplink.bits_per_parameter or 8.0 * dtype.itemsize
 
 
-def build_uplink(config: Config, full_parameters: int, bits: float) -> Uplink:
+def build_uplink(config: Config, computing: Computing, bits: float) -> Uplink:
     """The uplink by its name, with the clients' computing that its clock counts too."""
     settings = config.uplink
-    computing = Computing(
-        local_steps=config.training.local_steps,
-        full_parameters=full_parameters,
-        cycles_per_step=config.network.cycles_per_step,
-        energy_coefficient=config.network.energy_coefficient,
-    )
     if settings.name == "ideal":
         return Ideal(computing)
     if settings.name == "aircomp":

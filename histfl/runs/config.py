@@ -33,11 +33,12 @@ from histfl.sizing.problem import DEFAULT_CAP_RATIO
 from histfl.training.cloud import CLOUD_STEPS
 from histfl.training.objective import METRICS, OBJECTIVES, Objective
 from histfl.training.precision import Precision
-from histfl.wireless.latency import CYCLES_PER_STEP, SWITCHED_CAPACITANCE
+from histfl.wireless.latency import CYCLES_PER_STEP, OPERATIONS_PER_CYCLE, SWITCHED_CAPACITANCE
 from histfl.wireless.rates import DEFAULT_ANTENNAS, DEFAULT_BANDWIDTH_HZ
 
 DEFAULT_MODEL = "mlp"
 Target = Annotated[float, Field(strict=True, ge=-1e30, le=1e30)]
+DEFAULT_PROFILE, PAPER = "uniform", "paper"  # the latter of HIST Sec. VI-C
 
 
 class ModelSettings(Named):
@@ -107,7 +108,9 @@ class NetworkSettings(Settings):
         default="all", description="all clients, or a number sampled per active cell and edge round"
     )
     dropout: Fraction = Field(default=0.0, description="chance that a sampled client's update is lost")
-    profile: str = Field(default="uniform", description="`uniform`, `paper` (Sec. VI-C), or a NETWORK.toml")
+    profile: str = Field(
+        default=DEFAULT_PROFILE, description="`uniform`, `paper` (Sec. VI-C), or a NETWORK.toml"
+    )
     cpu_hz: Positive = Field(default=DEFAULT_CPU_HZ, description="a client's CPU, of the uniform profile")
     snr_db: Decibels = Field(
         default=DEFAULT_SNR_DB, description="transmit power to noise power, of the uniform profile"
@@ -115,12 +118,25 @@ class NetworkSettings(Settings):
     transmit_power_w: Positive = Field(
         default=DEFAULT_TRANSMIT_POWER_W, description="a client's, of the uniform profile"
     )
-    cycles_per_step: Positive = Field(
-        default=CYCLES_PER_STEP, description="CPU cycles of one local step on the full model"
+    cycles_per_step: Literal["auto"] | Positive = Field(
+        default="auto",
+        description="CPU cycles of one local step on the full model: `auto` counts the model's own operations, whole and "
+        'cut; a number is of any model, the paper\'s being 1e6 (the default of `profile = "paper"`)',
+    )
+    operations_per_cycle: Positive = Field(
+        default=OPERATIONS_PER_CYCLE,
+        description='that a client\'s CPU carries out, of `cycles_per_step = "auto"`',
     )
     energy_coefficient: NonNegative = Field(
         default=SWITCHED_CAPACITANCE, description="joules = coefficient * cycles * cpu_hz^2"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _paper_has_its_cycles(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("profile") == PAPER:
+            return {"cycles_per_step": CYCLES_PER_STEP, **given}
+        return given
 
     @model_validator(mode="after")
     def _cells_can_be_filled(self) -> NetworkSettings:
@@ -336,15 +352,26 @@ class Config(Settings):
     def fingerprint(self) -> str:
         """A checksum of the identity: runs that share it have the same rounds, as far as both go.
 
-        It is of what differs from the defaults, so that a setting added later leaves older runs what they are.
+        It is of what differs from the defaults, so that a setting added later leaves older runs what they are;
+        a default that changed later counts as what it first was.
         """
         chosen = without(self.model_dump(mode="json", exclude_defaults=True), REPORTING)
+        for (section, key), first in FIRST_DEFAULTS.items():
+            table = chosen.pop(section, {})
+            value = table[key] = getattr(getattr(self, section), key)
+            if value == first:
+                del table[key]
+            if table:
+                chosen[section] = table
         return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()
 
     def to_toml(self) -> str:
         """The configuration as a TOML file, every key with its value; a key that is unset is left out."""
         return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
 
+
+FIRST_DEFAULTS = {("network", "cycles_per_step"): CYCLES_PER_STEP}
+"""Defaults, by section and key, that were others before."""
 
 REPORTING = (("training", "rounds"), ("training", "targets"), ("training", "stop_at_targets"))
 
@@ -373,6 +400,7 @@ READ_WITH: tuple[tuple[str, Collection[str], tuple[str, ...]], ...] = (
         ("fdma", "tdma", "aircomp"),
         ("uplink.bandwidth_hz", "uplink.antennas", "uplink.channel"),
     ),
+    ("network.cycles_per_step", ("auto",), ("network.operations_per_cycle",)),
     ("uplink.name", ("fdma", "tdma", "aircomp"), ("network.snr_db", "network.transmit_power_w")),
     ("uplink.name", ("fdma", "tdma"), ("uplink.double_count_clients",)),
     ("uplink.name", ("fdma",), ("uplink.noise_scales_with_band",)),

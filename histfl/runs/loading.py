@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from histfl.errors import UsageError
-from histfl.runs.config import DEFAULT_MODEL, Config
+from histfl.runs.config import DEFAULT_MODEL, DEFAULT_PROFILE, Config
 from histfl.settings import checked, parse_toml, read_toml
+from histfl.wireless.latency import CYCLES_PER_STEP
 
 
 def preset_names() -> list[str]:
@@ -56,17 +57,23 @@ def apply_settings(tables: dict[str, Any], settings: Sequence[str]) -> None:
     """Put `section.key=value` settings into `tables`, in their order; a value is TOML, or else plain text.
 
     Another model than the tables' own takes none of their options, and another network file none of their
-    numbers of cells and clients; what the settings give stays.
+    numbers of cells and clients. Neither takes the paper's cycles of a step. What the settings give stays.
     """
     parsed = [_parsed(setting) for setting in settings]
     given = {(section, key): value for section, key, value in parsed}
     model, network = tables.get("model"), tables.get("network")
     name, profile = given.get(("model", "name")), given.get(("network", "profile"))
-    if name is not None and isinstance(model, dict) and model.get("name", DEFAULT_MODEL) != name:
+    if file := str(profile).endswith(".toml"):
+        profile = os.path.abspath(str(profile))
+    other_model = isinstance(model, dict) and name not in (None, model.get("name", DEFAULT_MODEL))
+    if other_model:
         tables["model"] = {}
-    file = os.path.abspath(str(profile)) if str(profile).endswith(".toml") else None
-    if file and isinstance(network, dict) and network.get("profile") != file:
-        tables["network"] = {key: value for key, value in network.items() if key not in ("cells", "clients")}
+    if isinstance(network, dict):
+        other_network = profile not in (None, network.get("profile", DEFAULT_PROFILE))
+        dropped = {"cells", "clients"} if other_network and file else set()
+        if (other_model or other_network) and network.get("cycles_per_step") == CYCLES_PER_STEP:
+            dropped.add("cycles_per_step")
+        tables["network"] = {key: value for key, value in network.items() if key not in dropped}
     for setting, (section, key, value) in zip(settings, parsed, strict=True):
         table = tables.setdefault(section, {})
         if not isinstance(table, dict):

@@ -11,7 +11,7 @@ from histfl.network import Network
 from histfl.network.network import Ints
 from histfl.partition import Plan, even_counts, share_counts, shared_units
 from histfl.runs.config import MethodSettings
-from histfl.sizing import Cost, CutLayers, SizingProblem, policy_named
+from histfl.sizing import Cost, CutLayers, SizingProblem, TabulatedCost, policy_named
 from histfl.sizing.uplinks import uplink_cost
 from histfl.training import CellSchedule, Uplink
 from histfl.training.dealers import Dealer
@@ -35,8 +35,10 @@ def size_policy(
     def choose(schedules: Sequence[CellSchedule], links: Sequence[CellLink]) -> SizeChoice:
         cost = uplink_cost(uplink, network, schedules, links)
         counts = counts_for(schedules, cost)
-        seconds = float(cost.seconds(plan.sizes(counts + held)).max())
-        return SizeChoice(counts, seconds, cap)
+        sizes = plan.sizes(counts + held)
+        if isinstance(cost, TabulatedCost):  # for choosing sizes; the clock itself is exact
+            return SizeChoice(counts, uplink.cost(network, schedules, links, sizes).seconds, cap)
+        return SizeChoice(counts, float(cost.seconds(sizes).max()), cap)
 
     return choose
 

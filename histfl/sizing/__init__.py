@@ -1,6 +1,6 @@
 """How large each cell's submodel should be: HIST Sec. IV-B and V-E."""
 
-from histfl.sizing.costs import AffineCost, AirCompCost, Cost
+from histfl.sizing.costs import AffineCost, AirCompCost, AnyCost, Cost, TabulatedCost, mean_cost
 from histfl.sizing.layers import optimal_counts
 from histfl.sizing.milp import MilpResult, solve_milp
 from histfl.sizing.policies import (
@@ -19,14 +19,17 @@ __all__ = [
     "POLICIES",
     "AffineCost",
     "AirCompCost",
+    "AnyCost",
     "Cost",
     "CutLayers",
     "MilpResult",
     "Policy",
     "Sizes",
     "SizingProblem",
+    "TabulatedCost",
     "cap_ratio",
     "imbalance",
+    "mean_cost",
     "optimal_counts",
     "optimal_sizes",
     "optimised",

@@ -5,6 +5,9 @@ The sizing algorithms ask a cost only these two questions, so a new latency mode
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,6 +17,8 @@ from histfl.errors import UsageError
 from histfl.network.network import Floats, Ints
 
 MAX_SIZE = 2**52  # a count beyond this is not exact in float64
+TOLERANCE = 1e-3  # by which a chord of a table may lie above the cost
+MAX_HALVINGS = 4
 
 
 class Cost(Protocol):
@@ -95,6 +100,105 @@ class AirCompCost:
         full = np.maximum(np.floor(left / (self.slope * per_slot + self.slot_s)), -1)
         partly = np.floor((left - self.slot_s * (full + 1)) / self.slope)
         return _settle(self, np.clip(partly, full * per_slot, (full + 1) * per_slot), threshold)
+
+
+@dataclass(frozen=True, eq=False)
+class TabulatedCost:
+    """`table` [size, cell]: seconds at `sizes` [size], straight between them and beyond, plus whole slots as over the air.
+
+    For clients whose computing does not go in proportion to parameters: which of them is the slowest
+    depends on the size. `sizes` begin with 0, and neither they nor the seconds fall.
+    """
+
+    sizes: Ints
+    table: Floats
+    slot_s: float = 0.0
+    parameters_per_slot: int = 1
+
+    def __post_init__(self) -> None:
+        if len(self.sizes) < 2 or self.sizes[0] != 0 or (np.diff(self.sizes) < 1).any():
+            raise UsageError(f"sizes {self.sizes.tolist()} of a table must ascend from 0")
+        if not np.isfinite(self.table).all() or (np.diff(self.table, axis=0) < 0).any():
+            raise UsageError("seconds of a table must be finite and never fall as the size grows")
+
+    @property
+    def num_cells(self) -> int:
+        return int(self.table.shape[1])
+
+    def seconds(self, sizes: Ints) -> Floats:
+        place = np.clip(np.searchsorted(self.sizes, sizes, side="right") - 1, 0, len(self.sizes) - 2)
+        cell = np.arange(self.num_cells)
+        start, left, right = self.sizes[place], self.table[place, cell], self.table[place + 1, cell]
+        share = (sizes - start) / (self.sizes[place + 1] - start)
+        slots = self.slot_s * -(-sizes // self.parameters_per_slot)
+        return np.asarray(left * (1 - share) + right * share + slots)
+
+    def largest_size(self, threshold: float) -> Ints:
+        """By search in the interval of the table: straight to where the chord meets the threshold, else by halves."""
+        ends = np.append(self.sizes, MAX_SIZE)
+        at_ends = self.seconds(np.broadcast_to(ends[:, None], (len(ends), self.num_cells)))
+        reached = (at_ends <= threshold).sum(axis=0)  # ends [cell] that the threshold allows
+        low = np.append(-1, ends)[reached]
+        high = np.append(ends, MAX_SIZE + 1)[reached]
+        straight = True
+        while (high - low > 1).any():
+            guess = self._crossing(low, high, threshold) if straight else (low + high) // 2
+            for trial in (guess, guess + 1):
+                inside = (low < trial) & (trial < high)
+                fits = self.seconds(trial) <= threshold
+                low, high = np.where(inside & fits, trial, low), np.where(inside & ~fits, trial, high)
+            straight = not straight
+        return np.asarray(low, dtype=np.int64)
+
+    def _crossing(self, low: Ints, high: Ints, threshold: float) -> Ints:
+        before, after = self.seconds(low), self.seconds(high)
+        share = (threshold - before) / np.maximum(after - before, np.finfo(np.float64).tiny)
+        return np.asarray(low + np.floor(np.clip(share, 0, 1) * (high - low)), dtype=np.int64)
+
+
+def tabulated(
+    seconds: Callable[[int], Floats],
+    sizes: Sequence[int],
+    *,
+    slot_s: float = 0.0,
+    parameters_per_slot: int = 1,
+) -> TabulatedCost:
+    """The table of `seconds` [cell] of a size that all cells have, at `sizes` and where they are not enough.
+
+    Between `sizes` the seconds must be convex: the slowest of clients each of whom goes straight. So they are
+    straight where the middle of an interval lies on its chord. Other intervals are halved, until the middle is
+    within TOLERANCE or for MAX_HALVINGS times; the chords are never below the seconds.
+    """
+    found = {size: seconds(size) for size in sizes}
+    open_ones = [(low, high, MAX_HALVINGS) for low, high in itertools.pairwise(sorted(found))]
+    while open_ones:
+        low, high, left = open_ones.pop()
+        middle = (low + high) // 2
+        if left == 0 or low == 0 or middle == low:  # nobody asks for less than the smallest size
+            continue
+        found[middle] = seconds(middle)
+        chord = found[low] + (found[high] - found[low]) * ((middle - low) / (high - low))
+        if (chord - found[middle] > TOLERANCE * found[middle]).any():
+            open_ones += [(low, middle, left - 1), (middle, high, left - 1)]
+    ascending = sorted(found)
+    table = np.maximum.accumulate([found[size] for size in ascending])  # rounding alone could make one fall
+    return TabulatedCost(np.array(ascending), table, slot_s, parameters_per_slot)
+
+
+AnyCost = AffineCost | AirCompCost | TabulatedCost
+
+
+def mean_cost(costs: Sequence[AnyCost]) -> AnyCost:
+    """The mean of costs that differ by what was drawn alone: seconds are linear in the slope."""
+    tables = [cost for cost in costs if isinstance(cost, TabulatedCost)]
+    if not tables:
+        slope = np.mean([cost.slope for cost in costs if not isinstance(cost, TabulatedCost)], axis=0)
+        return dataclasses.replace(costs[0], slope=slope)
+    first = tables[0]
+    sizes = np.unique(np.concatenate([cost.sizes for cost in tables]))
+    columns = np.broadcast_to(sizes[:, None], (len(sizes), first.num_cells))
+    seconds = [dataclasses.replace(cost, slot_s=0.0).seconds(columns) for cost in tables]
+    return dataclasses.replace(first, sizes=sizes, table=np.mean(seconds, axis=0))
 
 
 @dataclass(frozen=True)

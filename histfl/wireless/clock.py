@@ -13,6 +13,7 @@ from histfl.training import CellSchedule, RoundCost
 from histfl.wireless.latency import (
     CYCLES_PER_STEP,
     SWITCHED_CAPACITANCE,
+    StepCycles,
     compute_seconds,
     energy_joules,
     step_cycles,
@@ -22,15 +23,18 @@ from histfl.wireless.latency import (
 @dataclass(frozen=True)
 class Computing:
     """The clients' local work: `cycles_per_step` CPU cycles for a step on the full model of
-    `full_parameters`, less for a submodel in proportion; kappa = `energy_coefficient`."""
+    `full_parameters`, less for a submodel in proportion, or as `counted` by its size; kappa = `energy_coefficient`."""
 
     local_steps: int
     full_parameters: int
     cycles_per_step: float = CYCLES_PER_STEP
     energy_coefficient: float = SWITCHED_CAPACITANCE
+    counted: StepCycles | None = None
 
     def cycles(self, parameters: Ints) -> Floats:
         """Of one edge round of a client that trains `parameters` numbers."""
+        if self.counted is not None:
+            return self.local_steps * self.counted(parameters)
         return step_cycles(
             parameters,
             full_parameters=self.full_parameters,

@@ -6,6 +6,7 @@ Pure functions of arrays that broadcast; the last axis is the client. SI units.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +14,33 @@ import numpy.typing as npt
 from histfl.errors import UsageError
 from histfl.network.network import Floats
 
-CYCLES_PER_STEP = 1e6  # V0 of Sec. VI-C: one minibatch step of the full model
+CYCLES_PER_STEP = 1e6  # V0 of Sec. VI-C: one minibatch step of the full model, whichever model it is
+OPERATIONS_PER_CYCLE = 4.0  # of a CPU that a phone or a small board has, in one thread
 SWITCHED_CAPACITANCE = 1e-28  # kappa: joules = kappa * cycles * hertz^2
+
+
+@dataclass(frozen=True)
+class StepCycles:
+    """CPU cycles of one local step at a few submodel sizes, both ascending; the last is the full model's.
+
+    Between the sizes they go straight as the parameters do; below the first and beyond the last in proportion.
+    """
+
+    parameters: tuple[int, ...]
+    cycles: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        sizes, cycles = np.array((0, *self.parameters)), np.array((0.0, *self.cycles))
+        if len(sizes) != len(cycles) or len(sizes) < 2 or (np.diff(sizes) <= 0).any():
+            raise UsageError(f"parameters = {self.parameters}; give ascending sizes with their cycles")
+        if not np.isfinite(cycles).all() or (np.diff(cycles) < 0).any():
+            raise UsageError(f"cycles = {self.cycles}; a larger submodel takes no fewer, and all are finite")
+
+    def __call__(self, parameters: npt.ArrayLike) -> Floats:
+        """Of submodels of `parameters` numbers; same shape."""
+        sizes = np.asarray(parameters, dtype=np.float64)
+        found = np.interp(sizes, (0, *self.parameters), (0.0, *self.cycles))
+        return np.asarray(found * np.maximum(sizes / self.parameters[-1], 1.0))
 
 
 def step_cycles(

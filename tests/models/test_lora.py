@@ -19,11 +19,12 @@ from histfl.errors import UsageError
 from histfl.models import build_model
 from histfl.models.lora import Down, LoraClassifier, add_lora
 from histfl.network import Network
-from histfl.partition import draw, even_counts, extract, masks, plan
+from histfl.partition import draw, even_counts, extract, masks, plan, training_copy
 from histfl.runs.build import Experiment, Ingredients, build
 from histfl.runs.config import Config
 from histfl.settings import checked
 from histfl.training import State, client_batches, client_steps, hist
+from histfl.training.operations import count_operations
 
 
 def trained(model: nn.Module) -> State:
@@ -378,3 +379,15 @@ def _gradients(
     value = nn.functional.cross_entropy(functional_call(model, leaves, (ids,)), targets)
     found = torch.autograd.grad(value, tuple(leaves.values()))
     return value.detach(), dict(zip(leaves, found, strict=True))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_operations_of_a_step_are_counted(kind: str) -> None:
+    model = classifier(kind)
+    cut, copy = plan(model, tokens(4)), training_copy(model)
+    found = count_operations(copy, cut, tokens(4), 50)
+    layers = [layer for layer in model.modules() if type(layer).__name__ in ("Linear", "Conv1D")]
+    products = sum(layer.weight.numel() for layer in layers if not layer.weight.requires_grad)
+    forward = 2 * 50 * 7 * products
+    assert forward < found.operations[0] < found.operations[-1] < 5 * forward
+    assert found.parameters[-1] == cut.num_parameters

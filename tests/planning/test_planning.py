@@ -18,6 +18,9 @@ from histfl.errors import UsageError
 from histfl.planning.network import CutModel, cut_model, plan_network
 from histfl.planning.request import Planning, PlanRequest, make_plan
 from histfl.planning.show import draw_plan, groups_by_speed, plan_tables, worth_sentences
+from histfl.runs.build import prepare
+from histfl.runs.loading import load_config
+from histfl.runs.run import execute
 
 # Seconds a global round, 60 clients, H = 20, E = 5, 10 MHz; computed beforehand with another program.
 REFERENCE = {  # cells: oma hfedavg, uniform, optimised; aircomp hfedavg, uniform, optimised
@@ -37,7 +40,8 @@ TINY = PlanRequest("", "test_planning:tiny", input_shape=(3,), classes=2)
 
 
 def tiny_request(source: object, *changes: str, draws: int | None = 3) -> PlanRequest:
-    return PlanRequest(str(source), TINY.model, changes, draws, TINY.input_shape, TINY.classes)
+    cycles = "network.cycles_per_step=1e6"  # for seconds by hand
+    return PlanRequest(str(source), TINY.model, (cycles, *changes), draws, TINY.input_shape, TINY.classes)
 
 
 @pytest.fixture
@@ -328,3 +332,57 @@ def test_the_bits_of_a_parameter_are_planned_as_a_run_sends_them(two_cells: Path
     one, wide = (seconds("test_planning:tiny", f"uplink.bits_per_parameter={bits}") for bits in (1, 64))
     assert wide > one
     assert seconds("test_planning:double_tiny") == wide
+
+
+def test_counted_operations_by_hand_over_the_air(two_cells: Path) -> None:
+    settings = ("uplink.name=aircomp", "network.cycles_per_step=auto", "network.operations_per_cycle=2")
+    found = make_plan(tiny_request(two_cells, *settings)).plan
+    # A step of 50 samples: 2 * 50 * 12 * (2 * 3 + 3 * 2) operations, in proportion to the units; two in a cycle.
+    cycles, symbols = 50 * 12 * 12, 5 * 1e-3 / 14
+    assert found.as_json()["operations_per_step"] == 2 * cycles
+    assert found.seconds_per_round["aircomp.hfedavg"] == pytest.approx(5 * 20 * cycles / 1e9 + symbols)
+    assert found.seconds_per_round["aircomp.uniform"] == pytest.approx(5 * 10 * cycles / 1e9 + symbols)
+    assert found.seconds_per_round["aircomp.optimised"] == pytest.approx(5 * 20 / 3 * cycles / 1e9 + symbols)
+
+
+def test_what_a_large_model_computes_turns_the_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("paper", "--model", "resnet18", "--draws", 1, "--json")
+    paper = json.loads(call(capsys, *arguments)[1])
+    own = json.loads(call(capsys, *arguments, "--set", "network.cycles_per_step=auto")[1])
+    assert paper["computing"] == (
+        "computing: the paper's 10^6 cycles a step, whatever the model; a step of this model, of 50 samples, has 1.66e+11 "
+        "operations, 4.16e+10 cycles at 4 a cycle (--set network.cycles_per_step=auto takes those)"
+    )
+    assert max(paper["seconds_by_part"]["uniform"]["compute"]) < 0.03
+    assert max(own["seconds_by_part"]["uniform"]["compute"]) == pytest.approx(1040, rel=0.05)
+    gains = [
+        each["seconds_per_round"]["oma.hfedavg"] / each["seconds_per_round"]["aircomp.hfedavg"]
+        for each in (paper, own)
+    ]
+    assert gains[0] > 30
+    assert gains[1] < 1.1
+    assert (paper["operations_per_step"], paper["cycles_per_step"]) == (own["operations_per_step"], 1e6)
+
+
+@pytest.mark.parametrize("uplink", ["fdma", "tdma"])
+def test_a_plan_with_counted_operations_foretells_the_run(uplink: str, tmp_path: Path) -> None:
+    network = tmp_path / "network.toml"
+    network.write_text("[[cells]]\ncount = 3\nclients = 3\ncpu_hz = [1e6, 1e8]\nsnr_db = [0, 40]\n")
+    settings = [f"network.profile={network}", f"uplink.name={uplink}", "model.name=lenet5"]
+    settings += ["method.sizes=optimised", "training.local_steps=1", "training.edge_rounds=2"]
+    settings += ["training.rounds=2", "training.batch_size=4"]
+    planned = make_plan(PlanRequest("quickstart", settings=tuple(settings), draws=2)).plan
+    run = execute(prepare(load_config("quickstart", settings), device="cpu"))
+    mean = run.summary["simulated_seconds"] / 2
+    assert planned.seconds_per_round["oma.optimised"] == pytest.approx(mean, rel=3e-3)
+    for record in run.records:
+        assert record["latency"]["predicted_seconds"] == pytest.approx(
+            record["latency"]["seconds"], rel=1e-12
+        )
+
+
+def test_a_plan_says_where_its_computing_comes_from(capsys: pytest.CaptureFixture[str]) -> None:
+    for source, words in (("paper", "the paper's 10^6 cycles a step"), ("uniform", "4.79e+07 operations")):
+        code, out, err = call(capsys, source, "--draws", 1)
+        assert code == 0, err
+        assert words in " ".join(out.split())

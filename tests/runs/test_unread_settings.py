@@ -41,9 +41,11 @@ ANOTHER = {
     "uplink.signal": "simulated",
     "network.snr_db": "5.0",
     "network.transmit_power_w": "0.7",
+    "network.operations_per_cycle": "1.0",
 }
 WITHOUT = {"data.split": "iid", "data.name": "fashion-mnist-mini", "uplink.name": "ideal"}
 WITHOUT |= {"method.name": "hist", "method.sizes": "uniform", "uplink.channel": "rayleigh"}
+WITHOUT |= {"network.cycles_per_step": "1e6"}
 BESIDE = {"method.cap": ("network.profile=paper",)}  # uniform cells have equal sizes whatever the cap
 CASES = [(choice, values, key) for choice, values, keys in READ_WITH for key in keys]
 
