@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
-from histfl.cli.options import DataDir, Json, Plot, Set, Source
+from histfl.cli.options import DataDir, Json, Plot, Set, Source, Trust
 from histfl.cli.output import console, print_json
 
 data_app = typer.Typer(
@@ -20,8 +20,9 @@ Name = Annotated[str, typer.Argument(help="The data set.")]
 def data_list(as_json: Json = False) -> None:
     """The data sets that histfl knows."""
     from histfl.data import DATASETS
+    from histfl.factories import DATA, plugins
 
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "name": source.name,
             "description": source.description,
@@ -30,13 +31,24 @@ def data_list(as_json: Json = False) -> None:
         }
         for source in DATASETS.values()
     ]
+    for name, plugin in plugins(DATA).items():
+        about = plugin.dist.metadata.json if plugin.dist else {}
+        rows.append(
+            {
+                "name": name,
+                "description": f"a plugin of {about.get('name')}: {plugin.value}",
+                "licence": about.get("license_expression") or about.get("license") or "not told",
+                "download_megabytes": None,
+            }
+        )
     if as_json:
         print_json({"datasets": rows})
         return
     table = Table("name", "what it is", "licence", "download", box=None)
     for row in rows:
         *words, megabytes = row.values()
-        table.add_row(*map(str, words), f"{megabytes:g} MB" if megabytes else "comes with histfl")
+        here = "comes with histfl" if megabytes is not None else "by itself"
+        table.add_row(*map(str, words), f"{megabytes:g} MB" if megabytes else here)
     console().print(table)
 
 
@@ -70,6 +82,7 @@ def data_fetch(
 def datashow(
     source: Source = "quickstart",
     settings: Set = [],  # noqa: B006
+    trust: Trust = [],  # noqa: B006
     data_dir: DataDir = None,
     plot: Plot = None,
     as_json: Json = False,
@@ -78,7 +91,7 @@ def datashow(
     from histfl.reports.label_mix import draw_label_mix, label_mix_of
     from histfl.runs.loading import load_config
 
-    mix = label_mix_of(load_config(source, settings), data_dir)
+    mix = label_mix_of(load_config(source, settings, trust), data_dir)
     if plot is not None:
         draw_label_mix(mix, plot)
     if as_json:

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from histfl.cli.carry_out import show
-from histfl.cli.options import Json, Plot, Set
+from histfl.cli.options import Json, Plot, Set, Trust
 from histfl.cli.output import console, print_json
 from histfl.errors import UsageError
 
@@ -25,6 +25,7 @@ def plan(
         str | None, typer.Option(help="mlp, lenet5, resnet18 or package.module:factory (default: mlp).")
     ] = None,
     settings: Set = [],  # noqa: B006
+    trust: Trust = [],  # noqa: B006
     draws: Annotated[
         int | None, typer.Option(min=1, help="Rounds to average over (default: 200, fewer above 200 cells).")
     ] = None,
@@ -47,7 +48,8 @@ def plan(
     if len(vary) > 1:
         raise UsageError(f"--vary {' --vary '.join(vary)}: a plan varies one setting; plan once for each")
     shape = None if input_shape is None else parse_shape(input_shape)
-    planning = make_plan(PlanRequest(network, model, tuple(settings), draws, shape, classes), *vary)
+    request = PlanRequest(network, model, tuple(settings), draws, shape, classes, tuple(trust))
+    planning = make_plan(request, *vary)
     if plot is not None:
         draw_plan(planning, plot)
     if as_json:

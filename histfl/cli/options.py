@@ -24,6 +24,14 @@ Set = Annotated[
         help="Change one setting (docs/configuration.md lists them); may be repeated.",
     ),
 ]
+Trust = Annotated[
+    list[str],
+    typer.Option(
+        "--trust",
+        metavar="PACKAGE.MODULE",
+        help="Let the file call what it names of this module of yours; may be repeated, is kept nowhere.",
+    ),
+]
 Out = Annotated[
     Path | None,
     typer.Option(

@@ -22,6 +22,7 @@ from histfl.cli.options import (
     Set,
     Source,
     TensorBoardFlag,
+    Trust,
 )
 from histfl.errors import UsageError
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 def run(
     source: Source,
     settings: Set = [],  # noqa: B006 (typer reads it as the option's default)
+    trust: Trust = [],  # noqa: B006
     out: Out = None,
     data_dir: DataDir = None,
     device: Device = "auto",
@@ -47,7 +49,7 @@ def run(
     """Train once; the folder gets records, a checkpoint, the model, a summary and a report."""
     from histfl.runs.loading import load_config
 
-    config = load_config(source, with_precision(settings, precision))
+    config = load_config(source, with_precision(settings, precision), trust)
     _needs_out(resume, out)
     folder = out or free_folder(Path(source).stem)
     arms: dict[str, Config] = {config.method.name: config}
@@ -62,6 +64,7 @@ def sweep(
         list[str], typer.Option(metavar="SECTION.KEY=A,B,C", help="Values to run; may be repeated.")
     ],
     settings: Set = [],  # noqa: B006
+    trust: Trust = [],  # noqa: B006
     out: Out = None,
     data_dir: DataDir = None,
     device: Device = "auto",
@@ -78,7 +81,8 @@ def sweep(
     from histfl.runs.sweep import arms
 
     _needs_out(resume, out)
-    configs = {arm.name: arm.config for arm in arms(source, with_precision(settings, precision), vary)}
+    chosen = with_precision(settings, precision)
+    configs = {arm.name: arm.config for arm in arms(source, chosen, vary, trust)}
     folder = out or free_folder(f"{Path(source).stem}-sweep")
     folders = {name: folder / name for name in configs}
     choices = Choices(data_dir, device, engine, memory_gb, resume, tensorboard, mlflow, mlflow_uri)

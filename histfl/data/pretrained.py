@@ -39,6 +39,7 @@ def gguf_file(folder: Path) -> str | None:
 
 def _load(kind: str, base: str, data_dir: Path | str | None, **options: Any) -> Any:
     folder = folder_of(base, data_dir)
+    options["trust_remote_code"] = False  # a model that brings code is refused, and nobody is asked
     if folder is not None and (file := gguf_file(folder)) is not None:
         options["gguf_file"] = file
     with _library() as transformers:

@@ -9,6 +9,7 @@ from histfl.data import cifar10, embedded, fashion_mnist, newsgroups, store
 from histfl.data.download import download
 from histfl.data.store import Source, TensorPair, TextPair
 from histfl.errors import UsageError, did_you_mean
+from histfl.factories import DATA, plugins
 
 DATASETS: dict[str, Source] = {
     source.name: source
@@ -58,5 +59,9 @@ def _verified(source: Source, data_dir: Path | str | None) -> Path:
 def _source(name: str) -> Source:
     if name in DATASETS:
         return DATASETS[name]
+    if (plugin := plugins(DATA).get(name)) is not None:
+        raise UsageError(
+            f"data set {name!r} is a plugin, {plugin.value}: a configuration names it; here, call that function"
+        )
     hint = did_you_mean(name, DATASETS, f"known data sets: {', '.join(DATASETS)}")
     raise UsageError(f"unknown data set {name!r}; {hint}")

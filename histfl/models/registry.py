@@ -1,9 +1,7 @@
-"""Models by name, or a user's own factory as `package.module:factory`."""
+"""Models by name: ours, a plugin's, or a user's own factory as `package.module:factory`."""
 
 from __future__ import annotations
 
-import importlib
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,8 @@ import torch
 from torch import nn
 
 from histfl import choices
-from histfl.errors import HistflError, UsageError, did_you_mean, in_one_line
+from histfl.errors import UsageError
+from histfl.factories import MODEL, call_factory, find_factory
 from histfl.models.convolutional import lenet5, resnet18
 from histfl.models.dense import mlp
 from histfl.models.lora import lora
@@ -42,7 +41,7 @@ def build_model(
     set, [sample, ...]) and `data_dir` (the folder of data sets, or None) where its signature has them.
     """
     check_options(name, options)
-    factory = MODELS.get(name) or import_factory(name, kind="model", known=list(MODELS))
+    factory = MODELS.get(name) or find_factory(MODEL, name, MODELS)
     offered = {
         "input_shape": tuple(input_shape),
         "num_classes": num_classes,
@@ -60,47 +59,3 @@ def check_options(name: str, options: Mapping[str, Any]) -> None:
     """A UsageError where an option of one of our models has not the kind of value that it takes."""
     if name in MODELS:
         choices.check_options("model", MODELS[name], options)
-
-
-def import_factory(name: str, *, kind: str, known: Sequence[str]) -> Callable[..., Any]:
-    """The callable that `package.module:factory` names."""
-    module_name, colon, attribute = name.partition(":")
-    if not colon:
-        hint = did_you_mean(name, known, f"known: {', '.join(known)}")
-        raise UsageError(f"unknown {kind} {name!r}; {hint} (or package.module:factory)")
-    try:
-        factory = getattr(importlib.import_module(module_name), attribute)
-    except Exception as error:  # a user's module may fail in any way
-        raise UsageError(
-            f"{kind} {name!r} cannot be imported: {in_one_line(error)}; check the module and PYTHONPATH"
-        ) from error
-    if not callable(factory):
-        raise UsageError(f"{kind} {name!r} is not callable; name a function that returns the {kind}")
-    return factory  # type: ignore[no-any-return]
-
-
-def call_factory(
-    factory: Callable[..., Any], options: Mapping[str, Any], offered: Mapping[str, Any], *, place: str
-) -> Any:
-    """Call `factory` with the user's `options` and those of the `offered` values it asks for."""
-    try:
-        signature = inspect.signature(factory)
-    except (TypeError, ValueError):
-        raise UsageError(f"{place} has no readable signature; name a Python function") from None
-    parameters = signature.parameters
-    if own := sorted(options.keys() & offered.keys()):
-        raise UsageError(f"{place}: {own[0]} = {options[own[0]]!r}: histfl gives it; leave it out")
-    arguments = {key: value for key, value in offered.items() if key in parameters} | dict(options)
-    try:
-        signature.bind(**arguments)
-    except TypeError as error:
-        takes = [key for key in parameters if key not in offered]
-        given = f"; histfl itself gives {', '.join(offered)}" if offered else ""
-        raise UsageError(f"{place}: {error}; its options are: {', '.join(takes) or 'none'}{given}") from None
-    try:
-        return factory(**arguments)
-    except HistflError:
-        raise
-    except Exception as error:  # a user's function may fail in any way
-        said = f" with {dict(options)}" if options else ""
-        raise UsageError(f"{place}{said} failed: {in_one_line(error)}") from error

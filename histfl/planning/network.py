@@ -156,8 +156,8 @@ def cut_model(
             "give --input-shape and --classes, for example --input-shape 1,28,28 --classes 10"
         )
     seeds = Seeds(config.training.seed)
-    settings = config.model
-    model = build_model(settings.name, settings.options, shape, num_classes, seed=seeds.key("model"))
+    name = config.to_call("model.name")
+    model = build_model(name, config.model.options, shape, num_classes, seed=seeds.key("model"))
     dtype = check_parameters(model)
     inputs = torch.randn(2, *shape, generator=seeds.torch("example"), dtype=dtype)
     try:
@@ -170,7 +170,7 @@ def cut_model(
         raise UsageError(f"method.shared = {shared:g}: a layer is shared whole and nothing is left to size")
     units = shared_units(cut, shared)
     step = CountedStep.of(training_copy(model), cut, inputs, config.training.batch_size)
-    return CutModel(settings.name, cut_layers(cut, shared), units, cut.num_parameters, dtype, step)
+    return CutModel(name, cut_layers(cut, shared), units, cut.num_parameters, dtype, step)
 
 
 def plan_network(config: Config, cut: CutModel, draws: int | None = None) -> NetworkPlan:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from histfl.errors import UsageError, did_you_mean
+from histfl.factories import check_trust
 from histfl.models import MODELS
 from histfl.network import Network
 from histfl.planning.network import NetworkPlan, cut_model, plan_network
@@ -23,7 +24,7 @@ class PlanRequest:
     """What to plan. `source` is a network file, a profile, or a configuration (file or preset).
 
     A network file or a profile takes all other settings from the preset of the model's name, if there is
-    one. `draws` None: 200, fewer with more than 200 cells.
+    one. `draws` None: 200, fewer with more than 200 cells. Of a file's own modules, `trusted` ones may be called.
     """
 
     source: str
@@ -32,18 +33,21 @@ class PlanRequest:
     draws: int | None = None
     input_shape: tuple[int, ...] | None = None
     classes: int | None = None
+    trusted: tuple[str, ...] = ()
 
     def config(self, *further: str) -> Config:
         """The configuration to plan, changed by `settings` and then by `further` ones."""
+        check_trust(self.trusted)
         settings = [*self.settings, *further]
         tables, own = self._tables()
-        apply_settings(tables, [*own, *settings])
+        typed = apply_settings(tables, [*own, *settings])
         network = tables.setdefault("network", {})
         if str(network.get("profile")).endswith(".toml"):
             described = Network.from_toml(network["profile"])
             network.setdefault("cells", described.num_cells)
             network.setdefault("clients", described.num_clients)
-        return checked(Config, tables, f"{self.source} with --set" if settings else self.source)
+        config = checked(Config, tables, f"{self.source} with --set" if settings else self.source)
+        return config.read_from(self.source, typed=typed, trusted=self.trusted)
 
     def _tables(self) -> tuple[dict[str, Any], list[str]]:
         """The configuration that the others start from, and what a network file or profile changes in it."""

@@ -19,13 +19,14 @@ from histfl.data import Split, TensorData
 from histfl.devices import choose_device
 from histfl.engines import choose_engine
 from histfl.errors import DataError, UsageError
+from histfl.factories import DATA, KINDS, SPLIT, call_factory, find_factory
 from histfl.models import MODELS, build_model
 from histfl.models.lora import DEFAULT_BASE
-from histfl.models.registry import call_factory, check_options, import_factory
+from histfl.models.registry import check_options
 from histfl.network import Network, spread_evenly
 from histfl.partition import plan, training_copy
 from histfl.runs.computing import CountedStep, build_computing, computing_json, is_counted
-from histfl.runs.config import Config, UplinkSettings
+from histfl.runs.config import Config
 from histfl.runs.fit import EXAMPLES, check_fit, check_parameters, check_precision
 from histfl.runs.sizes import check_shares, dealer_of, size_policy
 from histfl.seeds import Seeds
@@ -34,7 +35,7 @@ from histfl.training.cloud import CLOUD_STEPS, CloudStep
 from histfl.training.dropout import key_dropout
 from histfl.training.methods import METHODS
 from histfl.training.objective import Loss, Objective
-from histfl.wireless.channels import Channel, PathLoss, Rayleigh, Rician
+from histfl.wireless.channels import build_channel
 from histfl.wireless.clock import Computing
 from histfl.wireless.over_the_air import OverTheAir
 from histfl.wireless.uplinks import Ideal, Orthogonal
@@ -103,6 +104,9 @@ def prepare(
 def check(config: Config) -> Network:
     """The network of `config`; a UsageError where settings do not fit together, as far as that can be told
     before data are read and a model is cut, which may take long."""
+    for key in KINDS:
+        if key != "uplink.channel" or config.uplink.name != "ideal":  # which needs no channel
+            config.to_call(key)
     check_options(config.model.name, config.model.options)
     network = build_network(config)
     build_participation(config).check(network)
@@ -122,7 +126,7 @@ def load_ingredients(config: Config, *, data_dir: Path | None = None) -> Ingredi
             "model.name = 'lora', or a model of your own with an embedding"
         )
     model = build_model(
-        config.model.name,
+        config.to_call("model.name"),
         config.model.options,
         tuple(train.inputs.shape[1:]),
         train.num_classes,
@@ -139,11 +143,10 @@ def _sample(train: TensorData, generator: np.random.Generator) -> torch.Tensor:
 
 
 def load_data(config: Config, data_dir: Path | None = None) -> tuple[TensorData, TensorData]:
-    """The training and test sets: a known data set, or a user's `package.module:factory`."""
-    name = config.data.name
-    if ":" not in name:
-        source = datasets.DATASETS.get(name)
-        if source is None or source.load_text is None:
+    """The training and test sets: a known data set, a plugin's, or a user's `package.module:factory`."""
+    name = config.to_call("data.name")
+    if (source := datasets.DATASETS.get(name)) is not None:
+        if source.load_text is None:
             return datasets.load(name, data_dir)
         return datasets.load_tokens(
             name,
@@ -152,7 +155,8 @@ def load_data(config: Config, data_dir: Path | None = None) -> tuple[TensorData,
             max_length=config.data.max_length,
             strip=config.data.strip,
         )
-    pair = call_factory(import_factory(name, kind="data set", known=()), {}, {}, place=f"data set {name!r}")
+    factory = find_factory(DATA, name, datasets.DATASETS, ours=[datasets.load])
+    pair = call_factory(factory, {}, {}, place=f"data set {name!r}")
     if not (isinstance(pair, tuple) and len(pair) == 2):
         raise DataError(f"data set {name!r} must return (train, test), not {type(pair).__name__}")
     return datasets.train_and_test(*pair)
@@ -224,8 +228,8 @@ def build_split(
     network: Network,
     holdings: Sequence[npt.ArrayLike] | None = None,
 ) -> Split:
-    """Which client holds which training samples: by a rule of ours, by the user's, or by `holdings`."""
-    name, labels = config.data.split, train.targets.cpu().numpy()
+    """Which client holds which training samples: by a rule of ours, a plugin's or the user's, or by `holdings`."""
+    name, labels = config.to_call("data.split"), train.targets.cpu().numpy()
     generator = Seeds(config.training.seed).numpy("split")
     if name in datasets.SPLITS:
         return datasets.split(
@@ -238,7 +242,7 @@ def build_split(
         )
     if name != datasets.GIVEN:
         offered = {"labels": labels, "clients_per_cell": network.clients_per_cell, "generator": generator}
-        rule = import_factory(name, kind="split", known=())
+        rule = find_factory(SPLIT, name, datasets.SPLITS)
         holdings = call_factory(rule, {}, offered, place=f"split {name!r}")
     elif holdings is None:
         raise UsageError(
@@ -365,13 +369,14 @@ def build_uplink(config: Config, computing: Computing, bits: float) -> Uplink:
     settings = config.uplink
     if settings.name == "ideal":
         return Ideal(computing)
+    channel = build_channel(config.to_call("uplink.channel"), settings.k_factor_db)
     if settings.name == "aircomp":
         return OverTheAir(
             computing,
             learning_rate=config.training.learning_rate,
             bandwidth_hz=settings.bandwidth_hz,
             antennas=settings.antennas,
-            channel=build_channel(settings),
+            channel=channel,
             paper_power=settings.paper_power,
             normalise=settings.normalise,
             simulated=settings.signal == "simulated",
@@ -382,19 +387,7 @@ def build_uplink(config: Config, computing: Computing, bits: float) -> Uplink:
         bandwidth_hz=settings.bandwidth_hz,
         antennas=settings.antennas,
         bits_per_parameter=bits,
-        channel=build_channel(settings),
+        channel=channel,
         double_count_clients=settings.double_count_clients,
         noise_scales_with_band=settings.noise_scales_with_band,
     )
-
-
-def build_channel(settings: UplinkSettings) -> Channel:
-    """The fading model by its name, or a user's own."""
-    known = {"rayleigh": Rayleigh, "rician": lambda: Rician(settings.k_factor_db), "path-loss": PathLoss}
-    factory = known.get(settings.channel) or import_factory(
-        settings.channel, kind="channel", known=list(known)
-    )
-    channel: Channel = call_factory(factory, {}, {}, place=f"channel {settings.channel!r}")
-    if not callable(getattr(channel, "draw", None)):
-        raise UsageError(f"channel {settings.channel!r} has no draw method; see histfl.wireless.Channel")
-    return channel

@@ -6,15 +6,16 @@ import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import tomli_w
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from histfl.choices import check_choice, made
 from histfl.data import DATASETS, GIVEN, SPLITS
 from histfl.data.splits import DEFAULT_CONCENTRATION
 from histfl.errors import article, did_you_mean
+from histfl.factories import KINDS, SPLIT, check_callable, module_of, plugins
 from histfl.network.file import MAX_CLIENTS
 from histfl.network.network import DEFAULT_CPU_HZ, DEFAULT_SNR_DB, DEFAULT_TRANSMIT_POWER_W
 from histfl.settings import (
@@ -86,8 +87,9 @@ class DataSettings(Settings):
     @field_validator("split")
     @classmethod
     def _known_split(cls, name: str) -> str:
-        if name not in (*SPLITS, GIVEN) and ":" not in name:
-            hint = did_you_mean(name, SPLITS, f"known splits: {', '.join(SPLITS)}")
+        if name not in (*SPLITS, GIVEN) and ":" not in name and name not in (others := plugins(SPLIT)):
+            known = [*SPLITS, *others]
+            hint = did_you_mean(name, known, f"known splits: {', '.join(known)}")
             raise ValueError(f"{hint} (or package.module:function)")
         return name
 
@@ -309,6 +311,9 @@ class Config(Settings):
     objective: ObjectiveSettings = ObjectiveSettings()
     theory: TheorySettings = TheorySettings()
 
+    # By a key that names a callable: the file that does so, where the user has not. In no dump and no fingerprint.
+    _from_file: dict[str, str] = PrivateAttr(default_factory=dict)
+
     @model_validator(mode="after")
     def _theory_of_all_cells(self) -> Config:
         if self.theory.every and self.network.active_cells != "all":
@@ -344,6 +349,26 @@ class Config(Settings):
         if not isinstance(value, dict | Settings):
             raise ValueError("a section is a table of keys, as in [training]")
         return value
+
+    def read_from(self, file: str, *, typed: Collection[str] = (), trusted: Collection[str] = ()) -> Self:
+        """The same settings, of which the keys not in `typed` stand in `file`: these name callables of `trusted`
+        modules alone."""
+        config, needless = self.model_copy(), {None, *trusted}
+        config._from_file = {
+            key: file for key in KINDS if key not in typed and module_of(self._named(key)) not in needless
+        }
+        return config
+
+    def to_call(self, key: str) -> str:
+        """The name under `key`, such as "model.name", for the one who calls what it names; a UsageError where a
+        configuration must not."""
+        name = self._named(key)
+        check_callable(KINDS[key], name, file=self._from_file.get(key))
+        return name
+
+    def _named(self, key: str) -> str:
+        section, _, setting = key.partition(".")
+        return str(getattr(getattr(self, section), setting))
 
     def identity(self) -> dict[str, dict[str, Any]]:
         """The settings that decide a round's numbers: all but when to end and which targets to report."""

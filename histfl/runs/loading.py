@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from histfl.errors import UsageError
+from histfl.factories import check_trust
 from histfl.runs.config import DEFAULT_MODEL, DEFAULT_PROFILE, Config
 from histfl.settings import checked, parse_toml, read_toml
 from histfl.wireless.latency import CYCLES_PER_STEP
@@ -23,11 +24,13 @@ def preset_names() -> list[str]:
     )
 
 
-def load_config(source: str, settings: Sequence[str] = ()) -> Config:
+def load_config(source: str, settings: Sequence[str] = (), trusted: Collection[str] = ()) -> Config:
     """A preset's or a file's configuration, changed by `section.key=value` settings.
 
-    A relative network file lies beside the file that names it, one in a setting below the working folder.
+    A relative network file lies beside the file that names it, one in a setting below the working folder. A
+    `package.module:factory` of the file is called where the module is `trusted`; one in a setting is the user's word.
     """
+    check_trust(trusted)
     if source in preset_names():
         text = (resources.files("histfl.runs") / "presets" / f"{source}.toml").read_text("utf-8")
         tables, place = tomllib.loads(text), f"preset {source}"
@@ -38,9 +41,10 @@ def load_config(source: str, settings: Sequence[str] = ()) -> Config:
         raise UsageError(
             f"{source!r} is neither a file nor a preset; the presets are: {', '.join(preset_names())}"
         )
-    apply_settings(tables, settings)
+    typed = apply_settings(tables, settings)
     _locate_profile(tables, Path())
-    return checked(Config, tables, f"{place} with --set" if settings else place)
+    config = checked(Config, tables, f"{place} with --set" if settings else place)
+    return config.read_from(place, typed=typed, trusted=trusted)
 
 
 def _locate_profile(tables: Mapping[str, Any], folder: Path) -> None:
@@ -53,8 +57,9 @@ def _locate_profile(tables: Mapping[str, Any], folder: Path) -> None:
         network["profile"] = os.path.abspath(folder / profile)
 
 
-def apply_settings(tables: dict[str, Any], settings: Sequence[str]) -> None:
-    """Put `section.key=value` settings into `tables`, in their order; a value is TOML, or else plain text.
+def apply_settings(tables: dict[str, Any], settings: Sequence[str]) -> set[str]:
+    """Put `section.key=value` settings into `tables`, in their order, and return their keys; a value is TOML, or
+    else plain text.
 
     Another model than the tables' own takes none of their options, and another network file none of their
     numbers of cells and clients. Neither takes the paper's cycles of a step. What the settings give stays.
@@ -79,6 +84,7 @@ def apply_settings(tables: dict[str, Any], settings: Sequence[str]) -> None:
         if not isinstance(table, dict):
             raise UsageError(f"--set {setting!r}: {section!r} is not a section")
         table[key] = value
+    return {f"{section}.{key}" for section, key in given}
 
 
 def _parsed(setting: str) -> tuple[str, str, Any]:

@@ -136,7 +136,7 @@ class RunFolder:
             tables = parse_toml(self.config_path.read_text("utf-8"))
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{self.config_path} cannot be read: {error}; use another folder") from None
-        return checked(Config, tables, str(self.config_path))
+        return checked(Config, tables, str(self.config_path)).read_from(str(self.config_path))
 
     def append(self, record: Record) -> None:
         """Add one round's record and see it onto the disk."""

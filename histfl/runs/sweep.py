@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from histfl.errors import UsageError
 from histfl.runs.arms import Arm
 from histfl.runs.loading import load_config
 
 
-def arms(source: str, settings: Sequence[str], varied: Sequence[str]) -> Iterator[Arm]:
+def arms(
+    source: str, settings: Sequence[str], varied: Sequence[str], trusted: Collection[str] = ()
+) -> Iterator[Arm]:
     """Every combination of `section.key=a,b,c` variations over the base configuration."""
     choices = [_choices(variation) for variation in varied]
     paths = [values[0].partition("=")[0] for values in choices]
@@ -26,7 +28,7 @@ def arms(source: str, settings: Sequence[str], varied: Sequence[str]) -> Iterato
         if name in names:
             raise UsageError(f"--vary gives the arm {name!r} twice; remove the repeated value")
         names.add(name)
-        yield Arm(name, load_config(source, [*settings, *combination]))
+        yield Arm(name, load_config(source, [*settings, *combination], trusted))
 
 
 def _choices(variation: str) -> list[str]:

@@ -8,6 +8,7 @@ ratio of its transmit power to the noise power, is stated.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,6 +17,7 @@ import numpy.typing as npt
 import torch
 
 from histfl.errors import UsageError, in_one_line
+from histfl.factories import CHANNEL, call_factory, find_factory
 
 Shape = int | tuple[int, ...]
 
@@ -133,6 +135,19 @@ class PathLoss:
         distance_m = (self.nearest_m**2 + (self.farthest_m**2 - self.nearest_m**2) * area).sqrt()
         shadow = torch.randn(area.shape, generator=generator, device=generator.device, dtype=torch.float64)
         return fading * self.gains(distance_m, shadow).sqrt()[..., None].to(dtype)
+
+
+CHANNELS: dict[str, Callable[..., Channel]] = {"rayleigh": Rayleigh, "rician": Rician, "path-loss": PathLoss}
+
+
+def build_channel(name: str, k_factor_db: float) -> Channel:
+    """The fading model by its name, a plugin's or a user's own; `k_factor_db` is of the Rician one."""
+    options = {"k_factor_db": k_factor_db} if name == "rician" else {}
+    factory = CHANNELS.get(name) or find_factory(CHANNEL, name, CHANNELS)
+    channel: Channel = call_factory(factory, options, {}, place=f"channel {name!r}")
+    if not callable(getattr(channel, "draw", None)):
+        raise UsageError(f"channel {name!r} has no draw method; see histfl.wireless.Channel")
+    return channel
 
 
 def draw_channels(channel: Channel, clients: int, antennas: int, generator: torch.Generator) -> torch.Tensor:
