@@ -45,6 +45,25 @@ targets = [0.6, 0.7]
 ```sh
 histfl run mine.toml --set training.rounds=2 --set method.sizes=optimised --out runs/mine
 ```
+
+## What a configuration may do
+
+A configuration is data, also one that somebody sent: a TOML file, or the `config.toml` in a run's folder. Four keys
+name what is called, `model.name`, `data.name`, `data.split` and `uplink.channel`; there
+
+- the names in the tables below, and those of plugins, mean the same from everywhere. A plugin is an entry point of an
+  installed package, in the group `histfl.models`, `histfl.datasets`, `histfl.splits` or `histfl.channels`;
+- `package.module:factory` runs code. Typed after `--set`, `--vary` or `--model`, or given in Python, it is your own
+  word. In a file it is refused before anything is imported, until you add `--trust package.module`, for each such
+  module, to each such command: nothing remembers it. To trust a module is to let the file call whatever is defined in
+  it, with any options;
+- functions and classes of Python's library, of the packages that histfl builds on (torch, numpy, ...) and histfl's own
+  other than the models and channels below are never called, under whatever name they are found. Call them from a
+  function of your own.
+
+Beyond these, a configuration can have files read: a network file (`network.profile`), and a pretrained model or
+tokenizer (`model.base`, `data.tokenizer`) from a folder or the hub, of which a model that brings its own code is
+refused. `histfl report` and `histfl bound` call nothing that a run's folder names.
 """
 
 

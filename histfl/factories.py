@@ -66,7 +66,9 @@ def check_callable(kind: Kind, name: str, *, file: str | None = None) -> None:
         return
     place = f"{file}: " if file else ""
     if of := _not_callable(module):
-        raise UsageError(f"{place}{kind.key} = {name!r} would call {of}, which a configuration never does; {OWN_FUNCTION}")
+        raise UsageError(
+            f"{place}{kind.key} = {name!r} would call {of}, which a configuration never does; {OWN_FUNCTION}"
+        )
     if file and not _is_ours(module):
         raise UsageError(
             f"{place}{kind.key} = {name!r} would import {module} and call its {attribute}; if you know what that "

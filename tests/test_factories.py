@@ -107,7 +107,7 @@ def test_pythons_library_and_what_histfl_builds_on_are_refused_before_an_import(
 ) -> None:
     before = set(sys.modules)
     with pytest.raises(
-        UsageError, match="would call .*, which a configuration never does; name a function"
+        UsageError, match=r"would call .*, which a configuration never does; name a function"
     ) as e:
         check_callable(kind, name, file=file)
     assert str(e.value).startswith(f"{file}: {kind.key} = {name!r}" if file else f"{kind.key} = {name!r}")

@@ -46,7 +46,8 @@ class ModelSettings(Named):
     """The model: `name` and, beside it, the options of that model."""
 
     name: str = Field(
-        default=DEFAULT_MODEL, description="one of the models below, or `package.module:factory` of your own"
+        default=DEFAULT_MODEL,
+        description="one of the models below, a plugin's, or `package.module:factory` of your own",
     )
 
 

@@ -1,5 +1,6 @@
 """LoRA classifiers: what they compute, what is trained, and HIST's cut of the rank."""
 
+import json
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -391,3 +392,19 @@ def test_operations_of_a_step_are_counted(kind: str) -> None:
     forward = 2 * 50 * 7 * products
     assert forward < found.operations[0] < found.operations[-1] < 5 * forward
     assert found.parameters[-1] == cut.num_parameters
+
+
+def test_a_base_that_brings_code_is_refused_and_nobody_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = tmp_path / "base"
+    save("gpt2", base, ["a"])
+    about = json.loads((base / "config.json").read_text())
+    own = {"AutoConfig": "theirs.Config", "AutoModel": "theirs.Model"}
+    (base / "config.json").write_text(json.dumps(about | {"model_type": "theirs", "auto_map": own}))
+    (base / "theirs.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')\n")
+    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("builtins.input", lambda *said: pytest.fail(f"asked {said}"))
+    with pytest.raises(UsageError, match="cannot load"):
+        build_model("lora", {"base": str(base)}, (6,), 5, seed=1)
+    assert not (tmp_path / "imported").exists()
