@@ -71,7 +71,7 @@ def test_what_is_taken_away_in_mid_run_is_told_at_once(tmp_path: Path, what: str
             shutil.rmtree(out)
 
     experiment = prepare(load_config("quickstart", SETTINGS), device="cpu")
-    with pytest.raises(CheckpointError, match="while its run went on.*another folder"):
+    with pytest.raises(CheckpointError, match=r"while its run went on.*another folder"):
         execute(experiment, RunFolder(out), on_round=take_away)
     assert seen == [1]
 
