@@ -351,13 +351,10 @@ def _remove_unfinished(path: Path) -> None:
         for left in [entry for entry in path.parent.iterdir() if pattern.fullmatch(entry.name)]:
             if left.is_symlink():
                 left.unlink(missing_ok=True)
-                continue
-            descriptor = os.open(left, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
-            try:
-                if _lock(descriptor):
-                    left.unlink(missing_ok=True)
-            finally:
-                os.close(descriptor)
+            elif left.is_file():
+                with left.open("rb") as file:
+                    if _lock(file.fileno()):
+                        left.unlink(missing_ok=True)
 
 
 def _short(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from histfl.runs.config import Config
 from histfl.runs.loading import load_config
 from histfl.runs.run import execute
 from histfl.training.evaluate import evaluate
+from histfl.training.objective import classification
 
 SETTINGS = [setting for setting in SMALL if "=" in setting]
 SAME = ("rounds.jsonl", "model.safetensors", "config.toml")
@@ -87,7 +89,8 @@ def test_nor_does_a_loss_that_adds_up_many_numbers() -> None:
     def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return (outputs - nn.functional.one_hot(targets, 300)).square().mean()
 
-    first, *others = on_threads(lambda: evaluate(model, data, loss))
+    objective = dataclasses.replace(classification(), loss=loss)
+    first, *others = on_threads(lambda: evaluate(model, data, objective))
     assert all(other == first for other in others)
 
 
