@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from histfl.data import GIVEN, train_and_test
-from histfl.errors import UsageError
+from histfl.errors import HistflError, UsageError
 from histfl.network import Network
 from histfl.partition import copy_of
 from histfl.reports.compare import compare
@@ -128,7 +128,10 @@ def train(
     done = runs.execute(experiment, RunFolder(Path(out)) if out else None, resume=resume, on_round=on_round)
     run = Run(**vars(done))
     if out:
-        run.write_report(Path(out) / "report.html")
+        try:
+            run.write_report(Path(out) / "report.html")
+        except HistflError as error:  # the run is done and kept
+            _log.warning("train(): %s", error)
     return run
 
 

@@ -11,10 +11,10 @@ import typer
 
 from histfl.cli.data import data_app
 from histfl.cli.looks import bound, doctor, plan, report
-from histfl.cli.output import fail
+from histfl.cli.output import fail, open_streams
 from histfl.cli.reproduce import reproduce_app
 from histfl.cli.runs import quickstart, run, sweep
-from histfl.errors import HistflError
+from histfl.errors import DISK_FAILURES, HistflError
 
 app = typer.Typer(
     help="Federated learning over hierarchical wireless networks with independent submodels (HIST).",
@@ -31,9 +31,13 @@ app.add_typer(data_app, name="data")
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """The console script: every failure a user can cause is one line and an exit code."""
+    open_streams()
     command = typer.main.get_command(app)
     try:
         code = command.main(args=list(arguments) if arguments is not None else None, standalone_mode=False)
+        sys.stdout.flush()  # not at the interpreter's end, where nobody would answer for it
+    except SystemExit:  # how click and rich take a closed pipe, without a word
+        fail("standard output was closed before all was printed", 1)
     except HistflError as error:
         fail(str(error), error.exit_code)
     except KeyboardInterrupt:
@@ -47,6 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             )
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             fail(f"{str(error.filename)[:100]}...: the name is too long; check it", 2)
+        if isinstance(error, OSError) and error.filename is None and error.errno in DISK_FAILURES:
+            fail(f"cannot print the answer: {error.strerror or error}; send standard output elsewhere", 1)
         if not hasattr(error, "format_message"):  # not click's report of a wrong command line
             raise
         if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help text

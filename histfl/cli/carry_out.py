@@ -62,7 +62,6 @@ def run_all(
 
     Of several, one that diverges is said and left out of the summaries, and the others go on.
     """
-    from histfl.reports import gather, write_report
     from histfl.reports.live import LivePage, telling
     from histfl.runs.build import check, prepare
     from histfl.runs.config import unread
@@ -74,7 +73,7 @@ def run_all(
         raise UsageError(f"{top} holds a run; use another folder for several of them")
     if choices.resume and not any(RunFolder(path).checkpoint_path.exists() for path in folders.values()):
         warn(f"--resume: there is no checkpoint in {top}; the run begins with round 1")
-    page = LivePage(top / "report.html", f"histfl: {top.name}", folders.values())
+    page = LivePage(top / "report.html", f"histfl: {top.name}", folders.values(), warn)
     naming = _naming if len(configs) > 1 else nullcontext
     for name, config in configs.items():  # before the first trains, which may take long
         with naming(name):
@@ -114,7 +113,7 @@ def run_all(
                 typer.echo(said, err=True)
     if not summaries:
         raise DivergedError(f"all {len(configs)} runs diverged")
-    write_report(page.path, page.title, gather(page.folders))
+    page.on_end()
     return summaries
 
 

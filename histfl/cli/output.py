@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -33,8 +34,23 @@ def warn(message: str) -> None:
 
 
 def fail(message: str, code: int) -> NoReturn:
-    warn(message)
+    with suppress(OSError):  # nobody may be there to read it
+        warn(message)
+    try:
+        sys.stdout.flush()
+    except (
+        OSError
+    ):  # what cannot be printed is dropped, or the interpreter tries again at its end, and complains
+        with suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
     sys.exit(code)
+
+
+def open_streams() -> None:
+    """A stream that was closed before the program began leads nowhere, and not to the next file that is opened."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 (for the program's life)
 
 
 class Interrupted(HistflError):

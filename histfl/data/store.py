@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
+import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -55,8 +56,13 @@ def places(data_dir: Path | str | None = None) -> list[Path]:
 
 
 def user_cache() -> Path:
-    """The user's cache folder of this package."""
-    return Path(pooch.os_cache("histfl"))
+    """The user's cache folder of this package; of a user without a home, one below the system's own."""
+    place = Path(pooch.os_cache("histfl"))
+    return place if place.is_absolute() else Path(tempfile.gettempdir()) / f"histfl-{_user()}"
+
+
+def _user() -> str:
+    return str(os.getuid()) if hasattr(os, "getuid") else "cache"
 
 
 def locate(source: Source, data_dir: Path | str | None = None) -> Path:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 
 import torch
 
+from histfl.devices import one_torch_thread
 from histfl.engines.blocks import FEWEST, Block, Part, Trainer, cut_into_blocks, halves, num_clients
 from histfl.engines.cpu.crew import Crew
 from histfl.engines.memory import keep_freed_memory, within
@@ -104,7 +104,7 @@ class _BlocksForAllCores:
 def _run_threads(bundles: Sequence[Sequence[CellJob]], trainer: Trainer) -> list[list[_End]]:
     """Bundles of cells side by side, on as many threads as torch may use."""
     keep_freed_memory()
-    with _one_torch_thread() as threads:
+    with one_torch_thread() as threads:
         if threads == 1:
             return _run_in_turn(bundles, trainer)
         crew = Crew(threads)
@@ -212,14 +212,3 @@ def _train(trainer: Trainer, block: Block) -> Iterator[_Piece]:
         return
     for half in halves(block):
         yield from _train(trainer, half)
-
-
-@contextmanager
-def _one_torch_thread() -> Iterator[int]:
-    """One torch thread for every thread of ours, as many of which as torch had; torch's number comes back."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield threads
-    finally:
-        torch.set_num_threads(threads)

@@ -11,6 +11,7 @@ import json
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -161,7 +162,16 @@ def _start_process(parallel: int, stop: Event) -> None:
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
     )  # Ctrl-C reaches all processes; the first one tells the others
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // parallel))
+
+
+def _end_with_parent() -> None:
+    """Ends this process where its parent is gone, killed too: nobody would hear of its run, which is kept."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _in_process(work: Work, how: How, deadline: float | None) -> Outcome:

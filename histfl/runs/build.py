@@ -16,7 +16,7 @@ from torch import nn
 from histfl import data as datasets
 from histfl.choices import made
 from histfl.data import Split, TensorData
-from histfl.devices import choose_device
+from histfl.devices import choose_device, one_torch_thread
 from histfl.engines import choose_engine
 from histfl.errors import DataError, UsageError
 from histfl.factories import DATA, KINDS, SPLIT, call_factory, find_factory
@@ -125,15 +125,16 @@ def load_ingredients(config: Config, *, data_dir: Path | None = None) -> Ingredi
             f"model {config.model.name!r} takes numbers, and the data {config.data.name!r} are token ids; use "
             "model.name = 'lora', or a model of your own with an embedding"
         )
-    model = build_model(
-        config.to_call("model.name"),
-        config.model.options,
-        tuple(train.inputs.shape[1:]),
-        train.num_classes,
-        seed=Seeds(config.training.seed).key("model"),
-        sample_inputs=_sample(train, Seeds(config.training.seed).numpy("sample inputs")),
-        data_dir=data_dir,
-    )
+    with one_torch_thread():
+        model = build_model(
+            config.to_call("model.name"),
+            config.model.options,
+            tuple(train.inputs.shape[1:]),
+            train.num_classes,
+            seed=Seeds(config.training.seed).key("model"),
+            sample_inputs=_sample(train, Seeds(config.training.seed).numpy("sample inputs")),
+            data_dir=data_dir,
+        )
     return Ingredients(model, train, test, network)
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from histfl.data import SPLITS
+from histfl.devices import one_torch_thread
 from histfl.errors import DivergedError, UsageError, missing_extra
 from histfl.network.network import Floats
 from histfl.partition import has_batch_statistics, recompute_statistics
@@ -144,6 +145,7 @@ def _execute(experiment: Experiment, folder: RunFolder | None, on_round: OnRound
     summary = summarise(config, records, about=experiment.about, wall_seconds=wall_seconds())
     drawn = pictures(experiment, records[-1])
     if folder is not None:
+        folder.check_undisturbed()
         frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
         folder.save_model({name: x for name, x in model.state_dict().items() if name not in frozen})
         folder.save_pictures(drawn)
@@ -160,9 +162,12 @@ def _reopened(folder: RunFolder, config: Config, checkpoint: Checkpoint | None) 
             f"{config.training.rounds}; ask for at least as many"
         )
     records = folder.truncate_rounds(checkpoint)
+    described = network_file(config)
+    if described is None and not records:
+        folder.drop_network()
     folder.write_config(config)
-    if (described := network_file(config)) is not None:
-        folder.keep_network(described)
+    if described is not None:
+        folder.keep_network(described, begun=bool(records))
     if not done(config, records):
         folder.reopen()
     return records
@@ -174,7 +179,8 @@ def _theory(experiment: Experiment, state: State, round: int) -> Record:
     if every == 0 or round % every:
         return {}
     task, network = experiment.hist.task, experiment.hist.network
-    return {"theory": estimate(task, network, state, round=round).as_record()}
+    with one_torch_thread():
+        return {"theory": estimate(task, network, state, round=round).as_record()}
 
 
 def _ingredients_digest(experiment: Experiment) -> str:
@@ -234,4 +240,5 @@ def _calibrate(experiment: Experiment) -> None:
         variants = generator.integers(task.augment.num_variants, size=len(samples))
         samples = task.augment.apply(samples, torch.from_numpy(variants).to(experiment.device))
     parts = math.ceil(len(samples) / CALIBRATION_BATCH)  # even ones: a last batch of one has no variance
-    recompute_statistics(experiment.model, samples.tensor_split(parts))
+    with one_torch_thread():
+        recompute_statistics(experiment.model, samples.tensor_split(parts))

@@ -15,10 +15,14 @@ import functools
 import hashlib
 import json
 import os
+import re
+import secrets
+import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import filelock
 import safetensors.torch
@@ -33,6 +37,9 @@ from histfl.runs.records import Record
 from histfl.settings import checked, parse_json, parse_toml
 from histfl.training import State
 from histfl.training.hist import Carried
+
+if sys.platform != "win32":
+    import fcntl
 
 FORMAT = "histfl-checkpoint-2"
 CARRIED = "carried/"  # before the names of a checkpoint's tensors that are not the model's
@@ -74,7 +81,8 @@ class RunFolder:
         self.model_path = path / "model.safetensors"
         self.pictures_path = path / "pictures.json"
         self.summary_path = path / "summary.json"
-        self._records_checksum = ""  # of the lines that this process has read or written
+        self._records_checksum = ""  # of the lines that this process has read or written,
+        self._records_bytes = 0  # and how long they are
 
     @property
     def _written(self) -> tuple[Path, ...]:
@@ -126,10 +134,20 @@ class RunFolder:
     def write_config(self, config: Config) -> None:
         write_whole(self.config_path, config.to_toml().encode())
 
-    def keep_network(self, source: Path) -> None:
-        """Copy the network file that the run began with; one that is kept already stays."""
-        if not self.network_path.exists():
+    def keep_network(self, source: Path, *, begun: bool) -> None:
+        """Copy the network file that the run began with; of a run that has `begun`, the copy that is there stays."""
+        if not (begun and self.network_path.exists()):
             write_whole(self.network_path, source.read_bytes())
+
+    def drop_network(self) -> None:
+        """Take away the copy of an attempt on a network file that ended before its first round."""
+        try:
+            named = self.read_config().network.profile.endswith(".toml")
+        except UsageError:
+            named = False  # no attempt's, so a network.toml is the user's own
+        if named:
+            with storage_errors(self.network_path):
+                self.network_path.unlink(missing_ok=True)
 
     def read_config(self) -> Config:
         try:
@@ -141,11 +159,30 @@ class RunFolder:
     def append(self, record: Record) -> None:
         """Add one round's record and see it onto the disk."""
         line = json.dumps(record, allow_nan=False).encode()
+        self.check_undisturbed()
         with storage_errors(self.rounds_path), self.rounds_path.open("ab") as file:
             file.write(line + b"\n")
             file.flush()
             os.fsync(file.fileno())
         self._records_checksum = _chained(self._records_checksum, line)
+        self._records_bytes += len(line) + 1
+
+    def check_undisturbed(self) -> None:
+        """Refuse to write on where somebody else has taken away or changed the rounds that were written."""
+        if not self.path.is_dir():
+            raise CheckpointError(
+                f"{self.path} was removed or moved while its run went on; go on with it where it lies now "
+                "(--resume), or run again in another folder"
+            )
+        with storage_errors(self.rounds_path):
+            there = self.rounds_path.exists()
+            length = self.rounds_path.stat().st_size if there else 0
+        if length != self._records_bytes:
+            what = "changed" if there else "removed"
+            raise CheckpointError(
+                f"{self.rounds_path} was {what} by somebody else while its run went on; put it back as it was and "
+                "go on with --resume, or run again in another folder"
+            )
 
     def read_rounds(self) -> list[Record]:
         """The records of all rounds whose line is whole."""
@@ -181,7 +218,7 @@ class RunFolder:
             )
         if self.rounds_path.exists():
             write_whole(self.rounds_path, b"".join(line + b"\n" for line in lines))
-        self._records_checksum = checksum
+        self._records_checksum, self._records_bytes = checksum, sum(len(line) + 1 for line in lines)
         return records[:rounds_done]
 
     def reopen(self) -> None:
@@ -211,6 +248,7 @@ class RunFolder:
             records=self._records_checksum,
         ).model_dump_json()
         metadata = {"format": FORMAT, "about": about, "checksum": digest(tensors, about)}
+        self.check_undisturbed()
         write_whole(self.checkpoint_path, safetensors.torch.save(tensors, metadata=metadata))
 
     def load_checkpoint(
@@ -276,18 +314,65 @@ class RunFolder:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Whole or not at all: a new file takes the old one's name once it is safely on the disk."""
-    unfinished = path.parent / (path.name + ".unfinished")
+    """Whole or not at all: a new file takes the old one's name once it is safely on the disk.
+
+    Any number of processes may write one path at a time: each has an unfinished file of its own, which it holds
+    locked, and the last to end stays. What killed processes left is taken away.
+    """
     with storage_errors(path):
+        _remove_unfinished(path)
+        unfinished, file = _unfinished(path)
         try:
-            unfinished.unlink(missing_ok=True)  # of a process that was killed, or a link to somewhere else
-            with unfinished.open("xb") as file:
+            with file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            unfinished.replace(path)
+                if sys.platform == "win32":
+                    file.close()  # there an open file keeps its name
+                unfinished.replace(path)
         finally:
             unfinished.unlink(missing_ok=True)
+
+
+def _unfinished(path: Path) -> tuple[Path, BinaryIO]:
+    """A new file beside `path`, never one that a link leads to, locked as long as it is open."""
+    while True:
+        unfinished = path.with_name(f"{_short(path.name)}.{secrets.token_hex(4)}.unfinished")
+        file = unfinished.open("xb")
+        if _lock(file.fileno()) is not False and unfinished.exists():
+            return unfinished, file
+        file.close()  # another process took it for a leftover before it was locked
+
+
+def _remove_unfinished(path: Path) -> None:
+    """Take away the unfinished files of `path` that no process holds; of a link, not what it leads to."""
+    pattern = re.compile(re.escape(_short(path.name)) + r"(\.[0-9a-f]{8})?\.unfinished")
+    with suppress(OSError):  # they are in nobody's way
+        for left in [entry for entry in path.parent.iterdir() if pattern.fullmatch(entry.name)]:
+            if left.is_symlink():
+                left.unlink(missing_ok=True)
+            elif left.is_file():
+                with left.open("rb") as file:
+                    if _lock(file.fileno()):
+                        left.unlink(missing_ok=True)
+
+
+def _short(name: str) -> str:
+    """What leaves room for an ending where a name is as long as names may be."""
+    return os.fsdecode(os.fsencode(name)[:200])
+
+
+def _lock(descriptor: int) -> bool | None:
+    """Lock an open file: False where another process holds it, None where the disk has no such locks."""
+    if sys.platform == "win32":
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
 
 
 @contextmanager

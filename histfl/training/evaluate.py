@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from histfl.data import TensorData
+from histfl.devices import one_torch_thread
 from histfl.training.objective import Objective
 
 
@@ -42,11 +44,15 @@ def _evaluate(model: nn.Module, data: TensorData, objective: Objective, batch_si
     total_loss = torch.zeros((), device=data.inputs.device)
     sums: dict[str, torch.Tensor] = {}
     for inputs, targets in zip(data.inputs.split(batch_size), data.targets.split(batch_size), strict=True):
-        outputs = model(inputs)
-        total_loss += objective.loss(outputs, targets) * len(targets)
-        for name, metric in objective.metrics.items():
-            more = metric.sums(outputs, targets)
-            sums[name] = sums[name] + more if name in sums else more
+        # Whole batches on all threads, each of which computes samples of its own; few samples are shared out in
+        # another way, and the loss adds up over all of them.
+        with nullcontext() if len(targets) == batch_size else one_torch_thread():
+            outputs = model(inputs)
+        with one_torch_thread():
+            total_loss += objective.loss(outputs, targets) * len(targets)
+            for name, metric in objective.metrics.items():
+                more = metric.sums(outputs, targets)
+                sums[name] = sums[name] + more if name in sums else more
     samples = len(data.targets)
     metrics = {name: metric.value(sums[name], samples) for name, metric in objective.metrics.items()}
     return Evaluation(total_loss.item() / samples, metrics)

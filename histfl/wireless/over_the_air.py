@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from histfl.devices import one_torch_thread
 from histfl.errors import UsageError
 from histfl.network import Network
 from histfl.network.network import Ints
@@ -97,7 +98,8 @@ class OverTheAir:
                 if len(clients):
                     drawn = draw_channels(self.channel, len(clients), self.antennas, generator)
                     channels[cell, edge_round] = drawn * snr[clients].sqrt()[:, None]
-        beams = _beams(channels)
+        with one_torch_thread():
+            beams = _beams(channels)
         return [
             AirLink(
                 channels=tuple(channels.get((schedule.cell, e)) for e in range(len(schedule.arrived))),

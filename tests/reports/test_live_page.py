@@ -23,7 +23,7 @@ def test_the_page_waits_its_time_and_then_shows_the_run_so_far(
     monkeypatch.setattr(page.time, "monotonic", lambda: clock[0])
     folder = write_run(tmp_path / "run", rounds=4)
     (folder / "summary.json").unlink()
-    live = LivePage(tmp_path / "report.html", "live", [folder, tmp_path / "not-yet-begun"])
+    live = LivePage(tmp_path / "report.html", "live", [folder, tmp_path / "not-yet-begun"], pytest.fail)
     clock[0] += 29
     live.on_round({})
     assert not live.path.exists()
@@ -46,6 +46,16 @@ def test_the_page_at_the_end_is_whole_and_does_not_reload(
     assert 'http-equiv="refresh"' not in text
     assert text.rstrip().endswith("</html>")
     assert not list((tmp_path / "run").glob("*.unfinished"))
+
+
+def test_a_page_that_cannot_be_written_ends_no_run(
+    tmp_path: Path, histfl_command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page, "SECONDS_BETWEEN_PAGES", 0.0)
+    (tmp_path / "run" / "report.html").mkdir(parents=True)  # in the page's way
+    answer = histfl_command("run", *SMALL, "--out", tmp_path / "run", "--json")
+    assert (answer.code, answer.json["rounds"]) == (0, 3)
+    assert answer.err.count("report.html could not be written") == 1
 
 
 class Listener:

@@ -254,9 +254,12 @@ def test_no_link_leads_a_file_out_of_the_folder(histfl_command: Command, tmp_pat
     histfl_command("run", *SMALL, "--out", tmp_path / "run")
     precious = tmp_path / "precious"
     precious.write_text("mine")
-    (tmp_path / "run" / "report.html.unfinished").symlink_to(precious)
+    for name in ("report.html.unfinished", "report.html.0123abcd.unfinished"):
+        (tmp_path / "run" / name).symlink_to(precious)
+    (tmp_path / "run" / "report.html.4567abcd.unfinished").write_text("of a killed process")
     assert histfl_command("report", tmp_path / "run").code == 0
     assert precious.read_text() == "mine"
+    assert not list((tmp_path / "run").glob("*.unfinished"))
 
 
 def test_nothing_to_resume_is_said(histfl_command: Command, tmp_path: Path) -> None:

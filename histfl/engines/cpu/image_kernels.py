@@ -13,17 +13,17 @@ from typing import Any
 
 import numpy as np
 
+from histfl.engines.cpu.compiled import compiled
+
 TAPS = 5  # that a pass over a run takes at once; their number must be a multiple
 
 
 @cache
 def kernels() -> tuple[Callable[..., None], Callable[..., None]]:
     """`_accumulate` and `_correlate`, compiled at their first call and kept on disk for the next process."""
-    import numba
-
     # Sums may be taken in any order; infinities and NaN stay what they are.
-    compiled = numba.njit(nogil=True, cache=True, fastmath={"contract", "reassoc", "nsz"})
-    return compiled(_accumulate), compiled(_correlate)
+    loosely = {"contract", "reassoc", "nsz"}
+    return compiled(_accumulate, fastmath=loosely), compiled(_correlate, fastmath=loosely)
 
 
 def _accumulate(

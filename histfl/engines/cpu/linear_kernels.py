@@ -16,9 +16,11 @@ from functools import cache
 from typing import Any
 
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from histfl.engines.cpu.compiled import compiled
 
 VECTOR_BYTES = 64
 ROWS = VECTORS = 5  # of a tile: 25 of 32 registers, 5 more for a row of vectors and one for their factor
@@ -296,6 +298,6 @@ def linear_kernels(kind: str) -> tuple[Callable[..., None], Callable[..., None]]
     number = getattr(types, kind)
     matrices, rows = (types.Array(number, axes, "A") for axes in (3, 2))
     return (
-        njit(types.void(*[matrices] * 3, number, number), nogil=True, cache=True)(_add_products),
-        njit(types.void(*[matrices] * 3, rows), nogil=True, cache=True)(_affine),
+        compiled(_add_products, types.void(*[matrices] * 3, number, number)),
+        compiled(_affine, types.void(*[matrices] * 3, rows)),
     )

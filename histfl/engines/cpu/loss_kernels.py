@@ -11,18 +11,19 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from histfl.engines.cpu.compiled import compiled
+
 
 @cache
 def cross_entropy_kernel(kind: str) -> Callable[..., None]:
     """`_cross_entropies` for outputs of that kind (float32 or float64), compiled once and kept on disk for the
     next process."""
-    import numba
     from numba import types
 
     number = getattr(types, kind)
     outputs = types.Array(number, 3, "A")
     signature = types.void(types.Array(number, 1, "C"), outputs, outputs, types.Array(types.int64, 2, "A"))
-    return numba.njit(signature, nogil=True, cache=True)(_cross_entropies)  # type: ignore[no-any-return]
+    return compiled(_cross_entropies, signature)
 
 
 def _cross_entropies(losses: Any, pull: Any, outputs: Any, targets: Any) -> None:

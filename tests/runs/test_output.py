@@ -1,0 +1,71 @@
+"""Where an answer cannot be printed, or nothing can be kept for later, one line says so or nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import SMALL
+
+import histfl
+
+COMMAND = [sys.executable, "-m", "histfl.cli"]
+
+
+@pytest.mark.parametrize("arguments", [["data", "list"], ["data", "list", "--json"], ["run", "--help"]])
+def test_a_full_or_closed_output_is_one_line(arguments: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        answer = subprocess.run([*COMMAND, *arguments], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (answer.returncode, answer.stderr.count("\n")) == (1, 1), answer.stderr
+    assert "No space left" in answer.stderr
+    reading, writing = os.pipe()
+    os.close(reading)  # as `| head` leaves it
+    answer = subprocess.run([*COMMAND, *arguments], stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert (answer.returncode, answer.stderr.count("\n")) == (1, 1), answer.stderr
+    assert "standard output was closed" in answer.stderr
+
+
+def test_an_output_closed_before_the_start_is_no_failure() -> None:
+    answer = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", *COMMAND, "data", "list"], capture_output=True
+    )
+    assert (answer.returncode, answer.stderr) == (0, b"")
+
+
+def test_without_a_home_and_a_cache_a_run_is_the_same(tmp_path: Path) -> None:
+    """A file stands where each folder of compiled code would be made, so that none can be written."""
+    shutil.copytree(
+        Path(histfl.__file__).parent,
+        tmp_path / "code" / "histfl",
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
+    (tmp_path / "code" / "histfl" / "engines" / "cpu" / "__pycache__").touch()
+    nowhere = {"HOME": "/dev/null", "XDG_CACHE_HOME": "/dev/null/cache", "PYTHONPATH": str(tmp_path / "code")}
+    for name, environment in (("with", {}), ("without", nowhere)):
+        command = [*COMMAND, "run", *SMALL, "--out", str(tmp_path / name)]
+        answer = subprocess.run(command, env=os.environ | environment, cwd=tmp_path, capture_output=True)
+        assert (answer.returncode, answer.stderr.count(b"Traceback")) == (0, 0), answer.stderr
+    assert (tmp_path / "with" / "rounds.jsonl").read_bytes() == (
+        tmp_path / "without" / "rounds.jsonl"
+    ).read_bytes()
+    engines = [
+        json.loads((tmp_path / name / "summary.json").read_text())["engine"] for name in ("with", "without")
+    ]
+    assert engines == ["vectorised"] * 2
+
+
+def test_a_download_without_a_place_is_one_line() -> None:
+    environment = os.environ | {"HOME": "/dev/null", "XDG_CACHE_HOME": "/dev/null/cache"}
+    environment.pop("HISTFL_DATA", None)
+    answer = subprocess.run(
+        [*COMMAND, "data", "fetch", "cifar10"], env=environment, capture_output=True, text=True
+    )
+    assert answer.returncode in (1, 2)
+    assert answer.stderr.count("\n") == 1
+    assert "choose another --data-dir" in answer.stderr
