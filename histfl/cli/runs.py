@@ -24,6 +24,7 @@ from histfl.cli.options import (
     TensorBoardFlag,
 )
 from histfl.errors import UsageError
+from histfl.terminal import StillAt, Terminal
 
 if TYPE_CHECKING:
     from histfl.runs.config import Config
@@ -78,7 +79,11 @@ def sweep(
     from histfl.runs.sweep import arms
 
     _needs_out(resume, out)
-    configs = {arm.name: arm.config for arm in arms(source, with_precision(settings, precision), vary)}
+    configs: dict[str, Config] = {}
+    with StillAt("reading the settings of the runs", Terminal(stderr=True)) as still:
+        for arm in arms(source, with_precision(settings, precision), vary):
+            configs[arm.name] = arm.config
+            still.at(f"reading the settings of the runs: {len(configs):,}")
     folder = out or free_folder(f"{Path(source).stem}-sweep")
     folders = {name: folder / name for name in configs}
     choices = Choices(data_dir, device, engine, memory_gb, resume, tensorboard, mlflow, mlflow_uri)
