@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from histfl.errors import UsageError, did_you_mean
+from histfl.files import read_text
 
 # Strict, because `rounds = true` and `rounds = "5"` are slips, not numbers; bounded, because beyond these
 # no quantity of a network is real and products of them overflow.
@@ -80,7 +81,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file."""
     try:
-        return parse_toml(path.read_text(encoding="utf-8-sig"))
+        return parse_toml(read_text(path, "utf-8-sig"))
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}; check the path") from None
     except UnicodeDecodeError as error:

@@ -1,4 +1,5 @@
-from collections.abc import Callable
+import resource
+from collections.abc import Callable, Iterator
 
 import pytest
 from commands import Answer
@@ -18,3 +19,12 @@ def histfl_command(capsys: pytest.CaptureFixture[str]) -> Callable[..., Answer]:
         return Answer(int(ended.value.code or 0), captured.out, captured.err)
 
     return command
+
+
+@pytest.fixture
+def some_memory() -> Iterator[None]:
+    """A machine of at most 64 GB, whatever this one has."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (64 * 10**9, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, before)

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from histfl.cli.output import console, interruptible, print_json, warn
+from histfl.cli.output import console, interruptible, print_json, say, warn
 from histfl.errors import DivergedError, UsageError
+from histfl.terminal import StillAt, Terminal
 
 if TYPE_CHECKING:
     from histfl.reports.live import Follower
@@ -62,22 +61,27 @@ def run_all(
 
     Of several, one that diverges is said and left out of the summaries, and the others go on.
     """
+    from histfl.engines.choose import check_engine
     from histfl.reports.live import LivePage, telling
     from histfl.runs.build import check, prepare
     from histfl.runs.config import unread
     from histfl.runs.progress import progress
     from histfl.runs.run import execute
     from histfl.runs.store import RunFolder
+    from histfl.runs.work import work_of_a_round
 
+    check_engine(choices.engine, choices.memory_gb)
     if top not in folders.values() and RunFolder(top).config_path.exists():
         raise UsageError(f"{top} holds a run; use another folder for several of them")
     if choices.resume and not any(RunFolder(path).checkpoint_path.exists() for path in folders.values()):
         warn(f"--resume: there is no checkpoint in {top}; the run begins with round 1")
     page = LivePage(top / "report.html", f"histfl: {top.name}", folders.values(), warn)
     naming = _naming if len(configs) > 1 else nullcontext
-    for name, config in configs.items():  # before the first trains, which may take long
-        with naming(name):
-            check(config)
+    with StillAt(f"checking {len(configs)} runs", Terminal(stderr=True)) as still:
+        for name, config in configs.items():  # before the first trains, which may take long
+            still.at(f"checking the settings of {name}")
+            with naming(name):
+                check(config)
     for reason in unread(list(configs.values())):
         warn(reason)
     summaries = {}
@@ -85,7 +89,8 @@ def run_all(
     with interruptible(top):
         for name, config in configs.items():
             followers = choices.followers(name, config, folders[name])
-            with naming(name):
+            getting_ready = StillAt(f"{name}: reading the data and cutting the model", Terminal(stderr=True))
+            with naming(name), getting_ready:
                 experiment = prepare(
                     config,
                     data_dir=choices.data_dir,
@@ -94,8 +99,15 @@ def run_all(
                     memory_gb=choices.memory_gb,
                 )
             folder = RunFolder(folders[name])
+            work = work_of_a_round(experiment.config, experiment.hist.network.clients_per_cell)
             with (
-                progress(name, config.training.rounds, Console(stderr=True), config.objective.made()) as show,
+                progress(
+                    name,
+                    config.training.rounds,
+                    Terminal(stderr=True),
+                    config.objective.made(),
+                    work.sentence,
+                ) as show,
                 telling(followers, folder, warn) as told,
             ):
                 hooks = (show, told.on_round, page.on_round)
@@ -110,7 +122,7 @@ def run_all(
             summaries[name] = run.summary
             if (said := run.summary["computing"]) not in told_of_computing:
                 told_of_computing.add(said)
-                typer.echo(said, err=True)
+                say(said, err=True)
     if not summaries:
         raise DivergedError(f"all {len(configs)} runs diverged")
     page.on_end()
@@ -149,7 +161,7 @@ def show(folders: Sequence[Path], page: Path, as_json: object | None) -> None:
         return
     gathered = gather(folders)
     for name, reason in gathered.broken:
-        typer.echo(f"not shown: {name}: {reason}", err=True)
+        say(f"not shown: {name}: {reason}", err=True)
     groups = groups_of(gathered.runs)
     answer = answer_table(groups)
     lines = [

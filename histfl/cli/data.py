@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 from histfl.cli.options import DataDir, Json, Plot, Set, Source, Trust
-from histfl.cli.output import console, print_json
+from histfl.cli.output import console, print_json, say, say_path
 
 data_app = typer.Typer(
     help="Data sets: what there is, where it lies, how clients share it.", no_args_is_help=True
@@ -62,7 +62,7 @@ def data_where(
     from histfl.data import locate
 
     place = locate(name, data_dir)
-    print_json({"name": name, "path": str(place)}) if as_json else typer.echo(place)
+    print_json({"name": name, "path": str(place)}) if as_json else say_path(place)
 
 
 @data_app.command("fetch")
@@ -75,7 +75,7 @@ def data_fetch(
     from histfl.data import fetch
 
     place = fetch(name, data_dir)
-    print_json({"name": name, "path": str(place)}) if as_json else typer.echo(place)
+    print_json({"name": name, "path": str(place)}) if as_json else say_path(place)
 
 
 @data_app.command("show")
@@ -100,4 +100,4 @@ def datashow(
     for table in mix.tables():
         console().print(table)
     if plot is not None:
-        typer.echo(f"drawn to {plot}")
+        say(f"drawn to {plot}")

@@ -10,8 +10,9 @@ from rich.table import Table
 
 from histfl.cli.carry_out import show
 from histfl.cli.options import Json, Plot, Set, Trust
-from histfl.cli.output import console, print_json
+from histfl.cli.output import console, print_json, say
 from histfl.errors import UsageError
+from histfl.terminal import StillAt, Terminal
 
 
 def plan(
@@ -49,7 +50,8 @@ def plan(
         raise UsageError(f"--vary {' --vary '.join(vary)}: a plan varies one setting; plan once for each")
     shape = None if input_shape is None else parse_shape(input_shape)
     request = PlanRequest(network, model, tuple(settings), draws, shape, classes, tuple(trust))
-    planning = make_plan(request, *vary)
+    with StillAt("planning", Terminal(stderr=True)) as still:
+        planning = make_plan(request, vary[0] if vary else None, lambda doing: still.at(f"planning: {doing}"))
     if plot is not None:
         draw_plan(planning, plot)
     if as_json:
@@ -126,7 +128,7 @@ def report(
     }
     show(folders, page, about if as_json else None)
     if written and not as_json:
-        typer.echo(f"figures: {figures}")
+        say(f"figures: {figures}")
 
 
 def doctor(as_json: Json = False) -> None:

@@ -13,14 +13,24 @@ from pathlib import Path
 from typing import NoReturn
 
 import typer
-from rich.console import Console
 
 from histfl.errors import HistflError
+from histfl.terminal import Terminal, printable
 
 
-def console() -> Console:
-    """Standard output; a table piped to a file or a pager keeps its width instead of being cut at 80."""
-    return Console() if sys.stdout.isatty() else Console(width=200)
+def console() -> Terminal:
+    """Standard output."""
+    return Terminal()
+
+
+def say(text: object, *, err: bool = False) -> None:
+    """A line without what would steer a terminal."""
+    typer.echo(printable(str(text)), err=err)
+
+
+def say_path(path: Path) -> None:
+    """A path by itself; a program that reads it gets it as it is."""
+    say(path) if sys.stdout.isatty() else typer.echo(path)
 
 
 def print_json(value: object) -> None:
@@ -29,8 +39,7 @@ def print_json(value: object) -> None:
 
 def warn(message: str) -> None:
     """One line on standard error, without what would steer a terminal."""
-    line = " ".join(message.split())
-    typer.echo("histfl: " + "".join(c if c.isprintable() else "?" for c in line), err=True)
+    say(f"histfl: {' '.join(message.split())}", err=True)
 
 
 def fail(message: str, code: int) -> NoReturn:

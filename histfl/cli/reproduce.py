@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from histfl.cli.options import DataDir, Device, EngineName, Json, MemoryGb, PrecisionName, named_folder
-from histfl.cli.output import console, interruptible, print_json
+from histfl.cli.output import console, interruptible, print_json, say
 from histfl.errors import UsageError
 from histfl.reproduce.names import TITLES
+from histfl.terminal import Terminal
 
 if TYPE_CHECKING:
     from histfl.reproduce.artefact import Artefact
@@ -102,7 +102,7 @@ def _carry_out(
     if until is not None:
         arms = [ending_at(arm, until) for arm in arms]
     with interruptible(folder, resume_flag=None):
-        tally = carry_out(work_of(arms, how.runs), how, Console(stderr=True))
+        tally = carry_out(work_of(arms, how.runs), how, Terminal(stderr=True))
     answers = {}
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -118,7 +118,7 @@ def _carry_out(
     if as_json:
         print_json({"artefacts": answers, "runs": left})
     elif tally.left:
-        typer.echo(f"{len(tally.left)} of the runs are left; the same command goes on with them", err=True)
+        say(f"{len(tally.left)} of the runs are left; the same command goes on with them", err=True)
     if tally.left:
         raise typer.Exit(MORE_IS_LEFT)
 
@@ -168,9 +168,7 @@ def collect(
         print_json(written)
         return
     for name, paths in written.items():
-        typer.echo(
-            f"{name}: {len(paths)} of {sum(a.name == name and len(a.arms) for a in found)} arms to {to}"
-        )
+        say(f"{name}: {len(paths)} of {sum(a.name == name and len(a.arms) for a in found)} arms to {to}")
 
 
 @reproduce_app.command()
@@ -188,4 +186,4 @@ def page(
             f"--results {results} is not a folder; histfl reproduce collect makes one of finished runs"
         )
     scale = scale_for(seeds=seeds)
-    typer.echo(str(write_documentation(artefacts(TITLES, scale), results, docs)))
+    say(write_documentation(artefacts(TITLES, scale), results, docs))

@@ -25,6 +25,7 @@ from histfl.cli.options import (
     Trust,
 )
 from histfl.errors import UsageError
+from histfl.terminal import StillAt, Terminal
 
 if TYPE_CHECKING:
     from histfl.runs.config import Config
@@ -82,7 +83,11 @@ def sweep(
 
     _needs_out(resume, out)
     chosen = with_precision(settings, precision)
-    configs = {arm.name: arm.config for arm in arms(source, chosen, vary, trust)}
+    configs: dict[str, Config] = {}
+    with StillAt("reading the settings of the runs", Terminal(stderr=True)) as still:
+        for arm in arms(source, chosen, vary, trust):
+            configs[arm.name] = arm.config
+            still.at(f"reading the settings of the runs: {len(configs):,}")
     folder = out or free_folder(f"{Path(source).stem}-sweep")
     folders = {name: folder / name for name in configs}
     choices = Choices(data_dir, device, engine, memory_gb, resume, tensorboard, mlflow, mlflow_uri)

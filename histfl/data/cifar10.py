@@ -58,6 +58,7 @@ SOURCE = Source(
     licence="no licence stated; free for research, cite Krizhevsky (2009)",
     download_megabytes=170,
     folder="cifar-10-batches-bin",
+    train_samples=50_000,
     contents=(
         ("data_batch_1.bin", "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5"),
         ("data_batch_2.bin", "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed"),

@@ -6,16 +6,19 @@ import sys
 import tarfile
 import tempfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pooch
-from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from histfl.data.store import Source, check_contents, disk_error, locate, places
 from histfl.errors import DataError, in_one_line
+from histfl.terminal import StillAt, Terminal
 
 _STAGING_PREFIX = ".histfl-fetch-"
+_WAIT_S = (5.0, 10.0)  # for a connection, and for the next bytes
+_MOST_PARTS, _MOST_MEMBERS, _MOST_BYTES = 16, 100_000, 1 << 30  # of an archive: published ones have a tenth
 _AS_STORED = {"Accept-Encoding": "identity"}  # or a server may unpack a .gz, whose checksum then differs
 
 
@@ -61,9 +64,11 @@ def _gather(source: Source, staging: Path, base_url: str) -> Path:
 
 
 def _download_file(url: str, path: Path, checksum: str) -> None:
-    bar = _ProgressBar(path.name) if sys.stderr.isatty() else None
+    bar: _ProgressBar | _ProgressLines = (
+        _ProgressBar(path.name) if sys.stderr.isatty() else _ProgressLines(url)
+    )
     try:
-        pooch.HTTPDownloader(progressbar=bar or False, headers=_AS_STORED)(url, str(path), None)
+        pooch.HTTPDownloader(progressbar=bar, headers=_AS_STORED, timeout=_WAIT_S)(url, str(path), None)
     except (OSError, ValueError) as error:  # the errors of requests are OSErrors, some also ValueErrors
         if (response := getattr(error, "response", None)) is not None:
             response.close()  # an answer such as 404 keeps its connection, and pooch leaves it open
@@ -73,8 +78,7 @@ def _download_file(url: str, path: Path, checksum: str) -> None:
             "or copy the files there yourself and name their folder with --data-dir"
         ) from None
     finally:
-        if bar is not None:
-            bar.close()
+        bar.close()
     if not pooch.hashes.hash_matches(str(path), checksum):
         raise DataError(
             f"{url} is not the published file (its checksum is not {checksum}); "
@@ -85,9 +89,29 @@ def _download_file(url: str, path: Path, checksum: str) -> None:
 def _unpack(archive: Path, folder: Path) -> None:
     try:
         with tarfile.open(archive) as tar:
-            tar.extractall(folder, filter="data")  # no path outside the folder, no device, no link out
+            tar.extractall(folder, filter=_bounded(archive.name))
     except (tarfile.TarError, EOFError, zlib.error) as error:
         raise DataError(f"cannot unpack {archive.name}: {in_one_line(error)}; download it again") from None
+
+
+def _bounded(archive: str) -> Callable[[tarfile.TarInfo, str], tarfile.TarInfo | None]:
+    """tarfile's filter for data (no path outside the folder, no device, no link out), for an archive that is not
+    deeper, and has not more in it, than a data set could have."""
+    members = size = 0
+
+    def check(member: tarfile.TarInfo, place: str) -> tarfile.TarInfo | None:
+        nonlocal members, size
+        members, size = members + 1, size + member.size
+        if member.name.count("/") >= _MOST_PARTS:
+            raise DataError(f"cannot unpack {archive}: it has folders nested too deeply; download it again")
+        if members > _MOST_MEMBERS or size > _MOST_BYTES:
+            raise DataError(
+                f"cannot unpack {archive}: it has more than {_MOST_MEMBERS} files or {_MOST_BYTES >> 20} MB; "
+                "download it again"
+            )
+        return tarfile.data_filter(member, place)
+
+    return check
 
 
 def _put_in_place(folder: Path, target: Path, staging: Path) -> None:
@@ -107,6 +131,31 @@ def _already_there(source: Source, data_dir: Path | str | None) -> Path | None:
     return folder
 
 
+class _ProgressLines:
+    """Lines on standard error with what pooch calls: what is downloaded at once, and how far it is now and then."""
+
+    total: int = 0  # set by pooch where the sender says it
+
+    def __init__(self, url: str) -> None:
+        self._doing = f"downloading {url}"
+        self._bytes = 0
+        screen = Terminal(stderr=True)
+        screen.print(self._doing, highlight=False, soft_wrap=True)
+        self._still = StillAt(f"{self._doing}: no answer yet", screen)
+        self._still.start()
+
+    def update(self, advance_bytes: int) -> None:
+        self._bytes += advance_bytes
+        of = f" of {self.total / 1e6:.1f}" if self.total else ""
+        self._still.at(f"{self._doing}: {self._bytes / 1e6:.1f}{of} MB")
+
+    def reset(self) -> None:
+        self._bytes = 0
+
+    def close(self) -> None:
+        self._still.stop()
+
+
 class _ProgressBar:
     """A Rich bar on standard error with the four names that pooch calls."""
 
@@ -116,7 +165,7 @@ class _ProgressBar:
             BarColumn(),
             DownloadColumn(),
             TransferSpeedColumn(),
-            console=Console(stderr=True),
+            console=Terminal(stderr=True),
             transient=True,
         )
         self._task = self._progress.add_task(name, total=None)

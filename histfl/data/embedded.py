@@ -40,6 +40,7 @@ SOURCE = Source(
     licence="MIT",
     download_megabytes=0,
     folder="embedded",
+    train_samples=12_000,
     packaged_in=FOLDER,
     load=load,
 )

@@ -10,6 +10,7 @@ import torch
 from histfl.data.dataset import TextData
 from histfl.data.store import Source, TextPair
 from histfl.errors import DataError, UsageError
+from histfl.files import read_bytes
 
 STRIPPABLE = ("headers", "footers", "quotes")
 _TRAIN_FOLDER, _TEST_FOLDER = "20news-bydate-train", "20news-bydate-test"
@@ -56,7 +57,7 @@ def read_folder(folder: Path, parts: frozenset[str] = frozenset()) -> TextData:
         groups = sorted(path for path in folder.iterdir() if path.is_dir())
         posts = [sorted(path for path in group.iterdir() if path.is_file()) for group in groups]
         texts = tuple(
-            strip_post(path.read_bytes().decode("latin-1"), parts) for group in posts for path in group
+            strip_post(read_bytes(path).decode("latin-1"), parts) for group in posts for path in group
         )
     except OSError as error:
         raise DataError(
@@ -88,6 +89,7 @@ SOURCE = Source(
     licence="no licence stated; the posts are their authors', collected by K. Lang",
     download_megabytes=14.5,
     folder="20news-bydate",
+    train_samples=11_314,
     other_folders=(".",),
     contents=(
         (_TRAIN_FOLDER, "1fac7bffd553bd147a3aa34a951f7ef15db7d4ddff38ef5b5f96eec8455329a3"),

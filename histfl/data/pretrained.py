@@ -42,6 +42,9 @@ def _load(kind: str, base: str, data_dir: Path | str | None, **options: Any) -> 
     options["trust_remote_code"] = False  # a model that brings code is refused, and nobody is asked
     if folder is not None and (file := gguf_file(folder)) is not None:
         options["gguf_file"] = file
+    for path in folder.iterdir() if folder is not None else ():
+        if not (path.is_file() or path.is_dir() or not path.exists()):
+            raise UsageError(f"cannot load {base!r}: {path} is neither a file nor a folder; remove it")
     with _library() as transformers:
         load = getattr(transformers, kind).from_pretrained
         if folder is None:  # a copy in the hub's cache needs no network, and stays what it was

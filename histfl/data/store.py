@@ -16,10 +16,12 @@ import pooch
 
 from histfl.data.dataset import TensorData, TextData
 from histfl.errors import DISK_FAILURES, DataError, StorageError
+from histfl.files import open_file, read_text
 
 ENVIRONMENT_VARIABLE = "HISTFL_DATA"
 DEBIAN_DATASETS = Path("/usr/share/datasets")
 _CHUNK_BYTES = 1 << 20
+LARGEST_FILE = 1 << 27  # bytes, unpacked; no file of a published data set has half of it
 
 TensorPair: TypeAlias = tuple[TensorData, TensorData]
 TextPair: TypeAlias = tuple[TextData, TextData]
@@ -31,7 +33,8 @@ class Source:
 
     `contents` pairs each file or subfolder with a SHA-256: of a file's content after decompression
     (distributions repack the .gz files), of a subfolder's listing of such checksums. `downloads`
-    pairs each published file with its checksum as published ("md5:..." or "sha256:...").
+    pairs each published file with its checksum as published ("md5:..." or "sha256:..."). `train_samples`, where it is known,
+    lets a network with more clients be refused before anything is read.
     """
 
     name: str
@@ -44,6 +47,7 @@ class Source:
     downloads: tuple[tuple[str, str], ...] = ()
     other_folders: tuple[str, ...] = ()
     packaged_in: Path | None = None
+    train_samples: int | None = None
     load: Callable[[Path], TensorPair] | None = None
     load_text: Callable[[Path, frozenset[str]], TextPair] | None = None
 
@@ -99,6 +103,7 @@ def verify(source: Source, folder: Path) -> None:
     check_contents(source, folder)
     try:
         stamp.parent.mkdir(parents=True, exist_ok=True)
+        stamp.unlink(missing_ok=True)  # whatever lies there
         stamp.write_text(seen, encoding="ascii")
     except OSError:
         pass  # a cache that cannot be written only means checking again next time
@@ -133,9 +138,9 @@ def content_digest(path: Path) -> str:
     return digest.hexdigest()
 
 
-def read_content(path: Path) -> bytes:
-    """A file's bytes, decompressed where the name ends in .gz; a DataError if that fails."""
-    return b"".join(_chunks(path))
+def read_content(path: Path, most: int = LARGEST_FILE) -> bytes:
+    """A file's first `most` bytes, decompressed where the name ends in .gz; a DataError if that fails."""
+    return b"".join(_chunks(path, most))[:most]
 
 
 def member(folder: Path, name: str) -> Path:
@@ -162,21 +167,35 @@ def _member(folder: Path, name: str) -> Path | None:
     return next((path for path in candidates if path.exists()), None)
 
 
-def _chunks(path: Path) -> Iterator[bytes]:
+def _chunks(path: Path, most: int | None = None) -> Iterator[bytes]:
+    """All of a file, or its chunks until there are `most` bytes. A small file may unpack to any number of them."""
+    done = 0
     try:
-        with _open(path) as file:
-            while chunk := file.read(_CHUNK_BYTES):
+        with open_file(path) as packed, _unpacked(path, packed) as file:
+            while (most is None or done < most) and (chunk := file.read(_CHUNK_BYTES)):
                 yield chunk
+                done += len(chunk)
+                if done > LARGEST_FILE:
+                    raise DataError(
+                        f"{path} has more than {LARGEST_FILE >> 20} MB when unpacked, more than any file of a data set; "
+                        "remove it and fetch the data set again"
+                    )
     except (OSError, EOFError, zlib.error) as error:  # BadGzipFile is an OSError
         raise DataError(f"cannot read {path}: {error}; fetch the data set again") from None
 
 
-def _open(path: Path) -> BinaryIO | gzip.GzipFile:
-    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
+def _unpacked(path: Path, file: BinaryIO) -> BinaryIO | gzip.GzipFile:
+    return gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file
 
 
 def _files_under(folder: Path) -> list[Path]:
-    return sorted((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.as_posix())
+    try:
+        found = [path for path in folder.rglob("*") if path.is_file()]
+    except RecursionError:
+        raise DataError(
+            f"{folder} has folders nested too deeply; remove it and fetch the data set again"
+        ) from None
+    return sorted(found, key=lambda path: path.as_posix())
 
 
 def _fingerprint(source: Source, folder: Path) -> str:
@@ -201,6 +220,6 @@ def _stamp_path(source: Source, folder: Path) -> Path:
 
 def _read_stamp(path: Path) -> str:
     try:
-        return path.read_text(encoding="ascii")
+        return read_text(path, "ascii")
     except (OSError, UnicodeDecodeError):
         return ""

@@ -13,6 +13,7 @@ from histfl.data.pretrained import load_tokenizer
 from histfl.data.sources import load_text
 from histfl.data.store import TensorPair
 from histfl.errors import UsageError
+from histfl.limits import check_memory
 
 PADDING = -1
 """Stands after a text's last token. No tokenizer has this id, so that no text can contain it."""
@@ -42,6 +43,11 @@ def tokenise(data: TextData, tokenizer: Any, max_length: int) -> TensorData:
     """
     if max_length < 1:
         raise UsageError(f"max_length = {max_length}; a text needs room for at least one token")
+    check_memory(
+        f"max_length = {max_length:,}: {len(data.texts):,} texts",
+        8 * max_length * len(data.texts),
+        "lower it",
+    )
     rows = tokenizer(list(data.texts), truncation=True, max_length=max_length, padding=False)["input_ids"]
     tokens = torch.full((len(rows), max_length), PADDING, dtype=torch.int64)
     for place, row in zip(tokens, rows, strict=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import numbers
 import os
 import sys
 from functools import cache
@@ -22,9 +23,20 @@ _TRIM_ABOVE = 2**31 - 1
 COPIES = 4  # of a client's model during a step: itself, its gradient, a velocity, what is handed on
 
 
-def check_budget(gigabytes: float | None) -> None:
-    if gigabytes is not None and not gigabytes > 0:
-        raise UsageError(f"--memory-gb {gigabytes}: it must be positive")
+MOST_GIGABYTES = 1e9  # far beyond any machine
+
+
+def check_budget(gigabytes: object) -> None:
+    """A UsageError where a budget (None: all there is) is not a positive number of gigabytes."""
+    if gigabytes is None:
+        return
+    number = isinstance(gigabytes, numbers.Real) and not isinstance(gigabytes, bool)
+    if not number or not 0 < gigabytes <= MOST_GIGABYTES:  # type: ignore[operator]
+        shown = f"{gigabytes!r:.80}" if not isinstance(gigabytes, int) else f"{min(gigabytes, 10**100):.3g}"
+        raise UsageError(
+            f"--memory-gb {shown}: it must be a positive number of gigabytes, at most {MOST_GIGABYTES:g}, such as 4; "
+            "leave it out for all there is"
+        )
 
 
 def within(gigabytes: float | None, trainer: Trainer, task: Task) -> Trainer:

@@ -12,11 +12,13 @@ from torch import nn
 from histfl import choices
 from histfl.errors import UsageError
 from histfl.factories import MODEL, call_factory, find_factory
+from histfl.limits import check_memory
 from histfl.models.convolutional import lenet5, resnet18
 from histfl.models.dense import mlp
 from histfl.models.lora import lora
 from histfl.seeds import lent_to_layers
 
+COPIES = 3  # of a model: itself, the one that clients train in, and the global state
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "mlp": mlp,
     "lenet5": lenet5,
@@ -53,6 +55,25 @@ def build_model(
     if not isinstance(model, nn.Module):
         raise UsageError(f"model {name!r} returned {type(model).__name__}; it must return a torch.nn.Module")
     return model
+
+
+def check_model_size(
+    name: str, options: Mapping[str, Any], input_shape: Sequence[int], num_classes: int
+) -> None:
+    """A UsageError where one of our models is larger than this machine can hold; nothing is allocated."""
+    factory = MODELS.get(name)
+    if factory is None or name == "lora":  # whose base is loaded from files
+        return
+    check_options(name, options)
+    offered = {"input_shape": tuple(input_shape), "num_classes": num_classes}
+    with torch.device("meta"):
+        model = call_factory(factory, options, offered, place=f"model {name!r}")
+    numbers = sum(parameter.numel() for parameter in model.parameters())
+    check_memory(
+        f"model {name!r}{f' with {dict(options)}' if options else ''}: {numbers:,} parameters",
+        COPIES * 4 * numbers,
+        "take a smaller one",
+    )
 
 
 def check_options(name: str, options: Mapping[str, Any]) -> None:

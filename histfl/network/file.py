@@ -17,16 +17,19 @@ from pathlib import Path
 import numpy as np
 from pydantic import Field, model_validator
 
+from histfl.limits import check_memory
 from histfl.network.network import (
     DEFAULT_CPU_HZ,
     DEFAULT_SNR_DB,
     DEFAULT_TRANSMIT_POWER_W,
     Floats,
+    Ints,
     Network,
 )
 from histfl.seeds import Seeds
 from histfl.settings import Count, Decibels, Positive, Seed, Settings, checked, read_toml
 
+_BYTES_A_CLIENT = 48  # three float64s that are kept, and those of a range that one is drawn from
 MAX_CLIENTS = 100_000_000  # a typing slip, not a network: its arrays alone would take gigabytes
 
 
@@ -56,15 +59,36 @@ class NetworkSettings(Settings):
 
     @model_validator(mode="after")
     def _not_too_many(self) -> NetworkSettings:
-        total = sum(block.count * block.clients for block in self.cells)
-        if total > MAX_CLIENTS:
-            raise ValueError(f"{total} clients; at most {MAX_CLIENTS} can be described")
+        if self.num_clients > MAX_CLIENTS:
+            raise ValueError(f"{self.num_clients} clients; at most {MAX_CLIENTS} can be described")
         return self
+
+    @property
+    def num_cells(self) -> int:
+        return sum(block.count for block in self.cells)
+
+    @property
+    def clients_per_cell(self) -> Ints:
+        """[cell]"""
+        clients = np.array([block.clients for block in self.cells], dtype=np.int64)
+        return np.repeat(clients, [block.count for block in self.cells])
+
+    @property
+    def num_clients(self) -> int:
+        return sum(block.count * block.clients for block in self.cells)
+
+
+def read_description(path: Path) -> NetworkSettings:
+    """What a TOML file says of a network, before any client is drawn."""
+    return checked(NetworkSettings, read_toml(path), str(path))
 
 
 def read_network(path: Path) -> Network:
     """The network in a TOML file."""
-    settings = checked(NetworkSettings, read_toml(path), str(path))
+    settings = read_description(path)
+    check_memory(
+        f"{path}: {settings.num_clients:,} clients", settings.num_clients * _BYTES_A_CLIENT, "describe fewer"
+    )
     counts = [block.count for block in settings.cells]
 
     def ranges(name: str) -> Floats:
@@ -72,7 +96,7 @@ def read_network(path: Path) -> Network:
         return np.repeat(np.stack(values), counts, axis=0)
 
     return Network.from_ranges(
-        np.repeat(np.array([block.clients for block in settings.cells], dtype=np.int64), counts),
+        settings.clients_per_cell,
         cpu_hz=ranges("cpu_hz"),
         snr_db=ranges("snr_db"),
         transmit_power_w=ranges("transmit_power_w"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,8 @@ import torch
 
 from histfl.data import cifar10, fashion_mnist
 from histfl.errors import PartitionError, UsageError
-from histfl.models import build_model
+from histfl.limits import check_memory
+from histfl.models import build_model, check_model_size
 from histfl.network import Network
 from histfl.network.network import Floats, Ints
 from histfl.partition import plan, shared_units, training_copy
@@ -20,6 +21,7 @@ from histfl.runs.computing import CountedStep, build_computing, computing_json
 from histfl.runs.config import Config
 from histfl.runs.fit import check_parameters
 from histfl.runs.sizes import cut_layers, dealer_of
+from histfl.runs.work import check_network
 from histfl.seeds import Seeds
 from histfl.sizing import (
     AffineCost,
@@ -39,6 +41,7 @@ from histfl.training.methods import METHODS
 DEFAULT_DRAWS = 200
 CELLS_DRAWN = 40_000  # a second or two of drawing; with many cells, a few draws tell the mean as well
 MIN_DRAWS = 4
+BYTES_A_DRAW = 500  # that are kept of it, besides a number a cell
 ARMS = ("hfedavg", "uniform", "optimised")
 UPLINKS = ("oma", "aircomp")
 
@@ -157,6 +160,7 @@ def cut_model(
         )
     seeds = Seeds(config.training.seed)
     name = config.to_call("model.name")
+    check_model_size(name, config.model.options, shape, num_classes)
     model = build_model(name, config.model.options, shape, num_classes, seed=seeds.key("model"))
     dtype = check_parameters(model)
     inputs = torch.randn(2, *shape, generator=seeds.torch("example"), dtype=dtype)
@@ -173,10 +177,27 @@ def cut_model(
     return CutModel(name, cut_layers(cut, shared), units, cut.num_parameters, dtype, step)
 
 
-def plan_network(config: Config, cut: CutModel, draws: int | None = None) -> NetworkPlan:
+def check_size(config: Config, draws: int | None) -> int:
+    """How many rounds to draw; a UsageError where the network, a round of it or the draws are more than this machine
+    can hold."""
+    num_cells = check_network(config, data=False)
+    if draws is None:
+        return max(MIN_DRAWS, min(DEFAULT_DRAWS, CELLS_DRAWN // num_cells))
+    check_memory(
+        f"--draws {draws:,} of {num_cells:,} cells",
+        draws * (BYTES_A_DRAW + 8 * num_cells),
+        f"take fewer: {DEFAULT_DRAWS} are the default",
+    )
+    return draws
+
+
+def plan_network(
+    config: Config, cut: CutModel, draws: int | None = None, at: Callable[[str], None] = lambda doing: None
+) -> NetworkPlan:
     """Plan `cut` on the network of `config`, over `draws` rounds of participants and channels.
 
-    They are the first rounds of a run with the same configuration, so that a plan foretells that run.
+    They are the first rounds of a run with the same configuration, so that a plan foretells that run. `at` is told
+    what is going on.
     """
     if config.network.active_cells != "all":
         raise UsageError(
@@ -192,13 +213,13 @@ def plan_network(config: Config, cut: CutModel, draws: int | None = None) -> Net
         raise UsageError(
             f"method.sizes = {sizes if isinstance(sizes, str) else list(sizes)}: a plan compares uniform with optimised sizes; leave the key out"
         )
+    draws = check_size(config, draws)
     network = build_network(config)
-    if draws is None:
-        draws = max(MIN_DRAWS, min(DEFAULT_DRAWS, CELLS_DRAWN // network.num_cells))
     policies, obstacle = _policies(cut.layers, network.num_cells, config.method.cap)
     tally = _Tally(cut, policies, config.method.cap)
-    for costs in _drawn_costs(config, network, cut, draws):
+    for number, costs in enumerate(_drawn_costs(config, network, cut, draws), start=1):
         tally.add(costs)
+        at(f"{number:,} of {draws:,} draws")
     shown = "aircomp" if config.uplink.name == "aircomp" else "oma"
     return NetworkPlan(
         cut=cut,

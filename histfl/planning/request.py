@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,8 @@ from typing import Any
 from histfl.errors import UsageError, did_you_mean
 from histfl.factories import check_trust
 from histfl.models import MODELS
-from histfl.network import Network
-from histfl.planning.network import NetworkPlan, cut_model, plan_network
+from histfl.network.file import read_description
+from histfl.planning.network import NetworkPlan, check_size, cut_model, plan_network
 from histfl.runs.config import Config
 from histfl.runs.loading import apply_settings, load_config, preset_names
 from histfl.settings import checked, read_toml
@@ -43,7 +43,7 @@ class PlanRequest:
         typed = apply_settings(tables, [*own, *settings])
         network = tables.setdefault("network", {})
         if str(network.get("profile")).endswith(".toml"):
-            described = Network.from_toml(network["profile"])
+            described = read_description(Path(network["profile"]))
             network.setdefault("cells", described.num_cells)
             network.setdefault("clients", described.num_clients)
         config = checked(Config, tables, f"{self.source} with --set" if settings else self.source)
@@ -95,28 +95,38 @@ class Planning:
         return {**self.plan.as_json(), **varied}
 
 
-def make_plan(request: PlanRequest, vary: str | None = None) -> Planning:
+Told = Callable[[str], None]  # what is going on
+
+
+def make_plan(request: PlanRequest, vary: str | None = None, at: Told = lambda doing: None) -> Planning:
     """The plan as requested and, with `vary` = `key=a,b,c`, one for each value.
 
-    The key is `section.key`, or the key alone where one section has it.
+    The key is `section.key`, or the key alone where one section has it. `at` is told what is going on.
     """
     if vary is None:
-        return Planning(_plans(request, [request.config()])[0])
+        return Planning(_plans(request, [request.config()], at)[0])
     setting, values = _variation(vary)
-    configs = [request.config(), *(request.config(f"{setting}={value}") for value in values)]
-    first, *others = _plans(request, configs)
+    configs = [request.config()]
+    for value in values:
+        at(f"reading the settings of value {len(configs):,} of {len(values):,}")
+        configs.append(request.config(f"{setting}={value}"))
+    first, *others = _plans(request, configs, at)
     return Planning(first, Variation(setting, values, tuple(others)))
 
 
-def _plans(request: PlanRequest, configs: Sequence[Config]) -> list[NetworkPlan]:
+def _plans(request: PlanRequest, configs: Sequence[Config], at: Told) -> list[NetworkPlan]:
     plans: list[NetworkPlan] = []
     before: object = None
-    for config in configs:
+    for number, config in enumerate(configs, start=1):
+        place = f"plan {number:,} of {len(configs):,}: " if len(configs) > 1 else ""
         decisive = (config.model, config.method, config.data.name, config.training.batch_size)
         if decisive != before:  # tracing a model takes longer than planning it
+            check_size(config, request.draws)  # before the model is cut, which may take long
+            at(f"{place}cutting the model")
             cut = cut_model(config, input_shape=request.input_shape, classes=request.classes)
             before = decisive
-        plans.append(plan_network(config, cut, request.draws))
+        at(f"{place}drawing clients and channels")
+        plans.append(plan_network(config, cut, request.draws, lambda doing: at(place + doing)))  # noqa: B023
     return plans
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from histfl.errors import CheckpointError, HistflError, UsageError
+from histfl.files import read_text
 from histfl.runs.checks import Pictures, Summary
 from histfl.runs.records import Record, reached, summarise
 from histfl.runs.run import Run
@@ -71,7 +72,12 @@ def gather(folders: Iterable[Path]) -> Gathered:
     for top in tops:
         if not top.is_dir():
             raise UsageError(f"{top} is no folder; give run folders or a sweep's folder")
-    found = sorted({path for top in tops for path in _run_folders(top)})
+    try:
+        found = sorted({path for top in tops for path in _run_folders(top)})
+    except RecursionError:
+        raise UsageError(
+            f"{', '.join(map(str, tops))}: folders are nested too deeply to be searched; give the runs' own folders"
+        ) from None
     if not found:
         raise UsageError(
             f"no run in {', '.join(map(str, tops))}; give a folder with a rounds.jsonl in or below it"
@@ -134,7 +140,7 @@ def read_shown(path: Path, name: str) -> ShownRun:
 def _pictures(folder: RunFolder) -> Record:
     """What the run keeps to be drawn; nothing where an older or interrupted run has none."""
     try:
-        pictures = parse_json(folder.pictures_path.read_text("utf-8"))
+        pictures = parse_json(read_text(folder.pictures_path))
     except (OSError, ValueError):
         return {}
     if not isinstance(pictures, dict):

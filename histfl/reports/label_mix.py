@@ -15,6 +15,7 @@ from histfl.network.network import Ints
 from histfl.reports.html import write_figure
 from histfl.runs.build import build_network, build_split, load_data
 from histfl.runs.config import Config
+from histfl.runs.work import check_clients, described_cells
 
 SHOWN_CLIENTS = 40
 
@@ -58,6 +59,7 @@ class LabelMix:
 
 def label_mix_of(config: Config, data_dir: Path | None) -> LabelMix:
     """The label mix that a run of `config` trains on."""
+    check_clients(config, described_cells(config))
     train, _ = load_data(config, data_dir)
     network = build_network(config)
     split = build_split(config, train, network)

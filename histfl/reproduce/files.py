@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from histfl.errors import CheckpointError, HistflError
+from histfl.files import read_text
 from histfl.reproduce.artefact import Artefact
 from histfl.reproduce.results import COLUMNS, LAST, Result, Results
 from histfl.runs.arms import Arm
@@ -112,7 +113,7 @@ def write_result(path: Path, result: Result) -> None:
 def read_result(path: Path) -> Result:
     """A result as `write_result` left it."""
     try:
-        tables = parse_json(path.read_text("utf-8"))
+        tables = parse_json(read_text(path))
         if not isinstance(tables, dict):
             raise ValueError("it is no table")
         checked(KeptResult, tables, path.name)
@@ -243,7 +244,7 @@ def _json(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        found: dict[str, Any] = parse_json(path.read_text("utf-8"))
+        found: dict[str, Any] = parse_json(read_text(path))
         if not isinstance(found, dict):
             raise ValueError(f"{found!r} is no table")
     except (OSError, ValueError) as error:

@@ -20,11 +20,12 @@ from histfl.devices import choose_device, one_torch_thread
 from histfl.engines import choose_engine
 from histfl.errors import DataError, UsageError
 from histfl.factories import DATA, KINDS, SPLIT, call_factory, find_factory
-from histfl.models import MODELS, build_model
+from histfl.models import MODELS, build_model, check_model_size
 from histfl.models.lora import DEFAULT_BASE
 from histfl.models.registry import check_options
 from histfl.network import Network, spread_evenly
 from histfl.partition import plan, training_copy
+from histfl.runs import work as estimates
 from histfl.runs.computing import CountedStep, build_computing, computing_json, is_counted
 from histfl.runs.config import Config
 from histfl.runs.fit import EXAMPLES, check_fit, check_parameters, check_precision
@@ -108,6 +109,7 @@ def check(config: Config) -> Network:
         if key != "uplink.channel" or config.uplink.name != "ideal":  # which needs no channel
             config.to_call(key)
     check_options(config.model.name, config.model.options)
+    estimates.check_network(config)
     network = build_network(config)
     build_participation(config).check(network)
     check_shares(config.method, network.num_cells)
@@ -125,11 +127,13 @@ def load_ingredients(config: Config, *, data_dir: Path | None = None) -> Ingredi
             f"model {config.model.name!r} takes numbers, and the data {config.data.name!r} are token ids; use "
             "model.name = 'lora', or a model of your own with an embedding"
         )
+    name, shape = config.to_call("model.name"), tuple(train.inputs.shape[1:])
+    check_model_size(name, config.model.options, shape, train.num_classes)
     with one_torch_thread():
         model = build_model(
-            config.to_call("model.name"),
+            name,
             config.model.options,
-            tuple(train.inputs.shape[1:]),
+            shape,
             train.num_classes,
             seed=Seeds(config.training.seed).key("model"),
             sample_inputs=_sample(train, Seeds(config.training.seed).numpy("sample inputs")),
@@ -175,11 +179,6 @@ def _tokenizer(config: Config) -> str:
     return str(config.model.options.get("base", DEFAULT_BASE))
 
 
-def network_file(config: Config) -> Path | None:
-    """The file that the network's profile names, if it names one."""
-    return Path(config.network.profile) if config.network.profile.endswith(".toml") else None
-
-
 def build_network(config: Config) -> Network:
     """The network by its profile. A network file brings its own cells and clients; where `network.cells`
     asks for another number of cells, its clients in their order are spread over that many."""
@@ -195,7 +194,7 @@ def build_network(config: Config) -> Network:
     if settings.profile == "paper":
         generator = Seeds(config.training.seed).numpy("network")
         return Network.paper(settings.cells, settings.clients, generator)
-    if (described := network_file(config)) is None:
+    if (described := estimates.network_file(config)) is None:
         raise UsageError(f"network.profile = {settings.profile!r}; use uniform, paper or a NETWORK.toml")
     network = Network.from_toml(described)
     asked = {key: getattr(settings, key) for key in ("cells", "clients") if key in settings.model_fields_set}
@@ -292,6 +291,7 @@ def build(
     participation = build_participation(config)
     participation.check(network)
     dealer, num_active = dealer_of(config.method), participation.num_cells(network)
+    estimates.check_arrays(config, network.clients_per_cell, cut, num_active, train)
     return Experiment(
         config=_with_network(config, network),
         hist=Hist(

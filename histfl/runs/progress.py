@@ -7,10 +7,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from histfl.runs.records import Record, in_megabytes
 from histfl.runs.run import OnRound
+from histfl.terminal import StillAt
 from histfl.training.objective import Objective, classification
 
 SECONDS_BETWEEN_LINES = 10.0
@@ -18,19 +26,28 @@ SECONDS_BETWEEN_LINES = 10.0
 
 @contextmanager
 def progress(
-    title: str, rounds: int, console: Console, objective: Objective | None = None
+    title: str, rounds: int, console: Console, objective: Objective | None = None, work: str = ""
 ) -> Iterator[OnRound]:
-    """Yields the function to call after every round."""
+    """Yields the function to call after every round; `work` says what a round takes, for those that take long."""
     objective = objective or classification()
     goal, word = objective.goal, objective.aim.title
     if not console.is_terminal:
-        yield _plain_lines(title, rounds, console, objective)
+        with StillAt(_going_on(title, 0, rounds, work), console) as still:
+            plain = _plain_lines(title, rounds, console, objective)
+
+            def on_round_in_lines(record: Record) -> None:
+                plain(record)
+                still.at(_going_on(title, record["round"], rounds, work))
+                still.said()
+
+            yield on_round_in_lines
         return
     columns = (
         TextColumn("{task.description}", markup=False),  # a folder's name is text
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
         TextColumn(word + " {task.fields[value]}  {task.fields[megabytes]} MB a client"),
+        TimeElapsedColumn(),  # moves during a long round
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, transient=True) as bar:
@@ -45,6 +62,10 @@ def progress(
             )
 
         yield on_round
+
+
+def _going_on(title: str, done: int, rounds: int, work: str) -> str:
+    return f"{title}: round {done + 1}/{rounds}{f' of {work}' if work else ''}"
 
 
 def _plain_lines(title: str, rounds: int, console: Console, objective: Objective) -> OnRound:

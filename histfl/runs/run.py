@@ -18,11 +18,12 @@ from histfl.devices import one_torch_thread
 from histfl.errors import DivergedError, UsageError, missing_extra
 from histfl.network.network import Floats
 from histfl.partition import has_batch_statistics, recompute_statistics
-from histfl.runs.build import Experiment, network_file
+from histfl.runs.build import Experiment
 from histfl.runs.config import Config
 from histfl.runs.pictures import pictures
 from histfl.runs.records import Record, done, round_record, scalars, summarise
 from histfl.runs.store import Checkpoint, RunFolder, digest
+from histfl.runs.work import network_file
 from histfl.theory import estimate
 from histfl.training import State, hist
 from histfl.training.evaluate import Evaluation, evaluate

@@ -30,6 +30,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from safetensors import SafetensorError, safe_open
 
+from histfl import files
 from histfl.errors import DISK_FAILURES, CheckpointError, StorageError, UsageError, in_one_line
 from histfl.runs.checks import RoundLine
 from histfl.runs.config import Config
@@ -137,7 +138,7 @@ class RunFolder:
     def keep_network(self, source: Path, *, begun: bool) -> None:
         """Copy the network file that the run began with; of a run that has `begun`, the copy that is there stays."""
         if not (begun and self.network_path.exists()):
-            write_whole(self.network_path, source.read_bytes())
+            write_whole(self.network_path, files.read_bytes(source))
 
     def drop_network(self) -> None:
         """Take away the copy of an attempt on a network file that ended before its first round."""
@@ -151,7 +152,7 @@ class RunFolder:
 
     def read_config(self) -> Config:
         try:
-            tables = parse_toml(self.config_path.read_text("utf-8"))
+            tables = parse_toml(files.read_text(self.config_path))
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{self.config_path} cannot be read: {error}; use another folder") from None
         return checked(Config, tables, str(self.config_path)).read_from(str(self.config_path))
@@ -189,7 +190,7 @@ class RunFolder:
         if not self.rounds_path.exists():
             return []
         try:
-            lines = self.rounds_path.read_bytes().split(b"\n")[:-1]
+            lines = files.read_bytes(self.rounds_path).split(b"\n")[:-1]
             records = [parse_json(line) for line in lines]
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{self.rounds_path} is damaged ({error}); use another folder") from None
@@ -209,7 +210,7 @@ class RunFolder:
                 "use another folder, or empty this one to start again"
             )
         rounds_done = checkpoint.rounds_done if checkpoint else 0
-        lines = self.rounds_path.read_bytes().split(b"\n")[:rounds_done] if records else []
+        lines = files.read_bytes(self.rounds_path).split(b"\n")[:rounds_done] if records else []
         checksum = functools.reduce(_chained, lines, "")
         if len(records) < rounds_done or (checkpoint and checksum != checkpoint.records):
             raise CheckpointError(
@@ -260,6 +261,7 @@ class RunFolder:
         device = next((tensor.device for tensor in like.values()), torch.device("cpu"))
         refuse = f"{self.checkpoint_path} is {{}}; use another folder, or empty this one to start again"
         try:
+            files.check_regular(self.checkpoint_path)
             with safe_open(self.checkpoint_path, framework="pt") as file:
                 metadata = file.metadata() or {}
                 state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
@@ -305,7 +307,7 @@ class RunFolder:
 
     def read_summary(self) -> Record:
         try:
-            summary = parse_json(self.summary_path.read_text("utf-8"))
+            summary = parse_json(files.read_text(self.summary_path))
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{self.summary_path} cannot be read: {error}") from None
         if not isinstance(summary, dict):

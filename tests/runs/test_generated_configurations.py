@@ -1,10 +1,12 @@
 """Hundreds of generated command lines: results or one line, never a traceback."""
 
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import get_args
 
+import pytest
 from commands import SMALL, Answer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -78,6 +80,11 @@ def of(key: str) -> st.SearchStrategy[str]:
 
 fitting = st.sampled_from(sorted(FITTING)).flatmap(of)
 odd = st.tuples(st.sampled_from(KEYS), st.one_of(st.sampled_from(ODD), st.text(max_size=8))).map("=".join)
+LONG = ("training.rounds",)  # of which any number may be right: each round is kept
+huge = st.tuples(
+    st.sampled_from([key for key in (*KEYS, "model.hidden") if key not in LONG]),
+    st.sampled_from(("1000000000", "9223372036854775807")),
+).map("=".join)
 
 
 def generated(number: int) -> settings:
@@ -85,16 +92,41 @@ def generated(number: int) -> settings:
     return settings(max_examples=number, deadline=None, derandomize=True, suppress_health_check=health)
 
 
-@generated(100)
-@given(changes=st.lists(odd, min_size=1, max_size=3))
-def test_odd_values(histfl_command: Callable[..., Answer], changes: list[str]) -> None:
-    never_a_traceback(histfl_command, changes)
+def short_and_full(short: int, full: int) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("number", [short, pytest.param(full, marks=pytest.mark.exhaustive)])
 
 
-def test_values_that_runs_take(histfl_command: Callable[..., Answer]) -> None:
+@short_and_full(100, 400)
+def test_odd_values(histfl_command: Callable[..., Answer], some_memory: None, number: int) -> None:
+    @generated(number)
+    @given(changes=st.lists(odd, min_size=1, max_size=3))
+    def check(changes: list[str]) -> None:
+        never_a_traceback(histfl_command, changes)
+
+    check()
+
+
+@short_and_full(25, 200)
+def test_huge_values_take_no_memory(
+    histfl_command: Callable[..., Answer], some_memory: None, number: int
+) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+    @generated(number)
+    @given(changes=st.lists(huge, min_size=1, max_size=3))
+    def check(changes: list[str]) -> None:
+        never_a_traceback(histfl_command, changes)
+
+    check()
+    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert kilobytes < 10**6
+
+
+@short_and_full(60, 300)
+def test_values_that_runs_take(histfl_command: Callable[..., Answer], number: int) -> None:
     codes = []
 
-    @generated(60)
+    @generated(number)
     @given(changes=st.lists(fitting, min_size=2, max_size=6, unique_by=lambda each: each.partition("=")[0]))
     def check(changes: list[str]) -> None:
         codes.append(never_a_traceback(histfl_command, changes))
