@@ -21,13 +21,12 @@ from histfl.network.network import (
     DEFAULT_CPU_HZ,
     DEFAULT_SNR_DB,
     DEFAULT_TRANSMIT_POWER_W,
+    MAX_CLIENTS,
     Floats,
     Network,
 )
 from histfl.seeds import Seeds
 from histfl.settings import Count, Decibels, Positive, Seed, Settings, checked, read_toml
-
-MAX_CLIENTS = 100_000_000  # a typing slip, not a network: its arrays alone would take gigabytes
 
 
 class CellsSettings(Settings):

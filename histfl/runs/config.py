@@ -15,8 +15,12 @@ from histfl.choices import check_choice, made
 from histfl.data import DATASETS, GIVEN, SPLITS
 from histfl.data.splits import DEFAULT_CONCENTRATION
 from histfl.errors import article, did_you_mean
-from histfl.network.file import MAX_CLIENTS
-from histfl.network.network import DEFAULT_CPU_HZ, DEFAULT_SNR_DB, DEFAULT_TRANSMIT_POWER_W
+from histfl.network.network import (
+    DEFAULT_CPU_HZ,
+    DEFAULT_SNR_DB,
+    DEFAULT_TRANSMIT_POWER_W,
+    MAX_CLIENTS,
+)
 from histfl.settings import (
     Count,
     Decibels,

@@ -15,6 +15,7 @@ from histfl.training.objective import Objective
 from histfl.training.precision import Precision
 
 _FIXED = (nn.DataParallel, nn.parallel.DistributedDataParallel, torch.jit.ScriptModule)
+TRAINED = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 EXAMPLES = 8  # enough for BatchNorm to have gradients worth comparing
 
 
@@ -31,8 +32,19 @@ def check_parameters(model: nn.Module) -> torch.dtype:
         raise UsageError(
             "the model has lazy layers that have seen no input yet; run it once on a batch first"
         )
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.is_meta:
+            raise UsageError(
+                f"{name} of the model is on the meta device and has no values; give it some: model.to_empty(device='cpu'), "
+                "then its reset_parameters() or a state_dict"
+            )
     if not any(parameter.requires_grad for parameter in parameters):
         raise UsageError("the model has no trainable parameter; at least one must have requires_grad")
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and parameter.dtype not in TRAINED:
+            raise UsageError(
+                f"{name} of the model is {parameter.dtype}, which cannot be trained; give the model as model.float()"
+            )
     return next(parameter.dtype for parameter in parameters if parameter.requires_grad)
 
 
@@ -66,17 +78,34 @@ def check_fit(
             sample = int((~data.inputs.isfinite()).reshape(len(data), -1).any(dim=1).nonzero()[0])
             raise UsageError(f"{name} sample {sample} holds NaN or infinity; clean the data first")
         inputs, targets = data.inputs[:count], data.targets[:count]
+        parameters = {parameter for parameter, _ in module.named_parameters()}
         trains = name == "training"
         with torch.set_grad_enabled(trains), torch.random.fork_rng(devices=[]):
             outputs = _attempt("model", name, inputs, lambda: module(inputs))  # noqa: B023 (called at once)
             objective.check_outputs(outputs, len(inputs), train)
+            if added := {parameter for parameter, _ in module.named_parameters()} - parameters:
+                raise UsageError(
+                    f"the model's forward pass adds parameters ({', '.join(sorted(added))}); make them all in __init__"
+                )
             value = _attempt("loss", name, inputs, lambda: objective.loss(outputs, targets))  # noqa: B023 (called at once)
         if not isinstance(value, torch.Tensor) or value.ndim != 0:
             kind = f"shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
             raise UsageError(f"the loss returns {kind}; it must be one number, the mean over the batch")
+        if not value.is_floating_point() or value.is_meta:
+            raise UsageError(
+                f"the loss returns {value.dtype} on the device {value.device}; it must be a real number with a value"
+            )
         if trains and not value.requires_grad:
             raise UsageError(
                 "the loss has no gradient; compute it from the model's scores without detaching them"
+            )
+        if trains:
+            trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+            _attempt(
+                "backward pass",
+                name,
+                inputs,
+                lambda: torch.autograd.grad(value, trained, allow_unused=True),  # noqa: B023 (called at once)
             )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 from torch import nn
 
 from histfl.data import SPLITS
-from histfl.errors import DivergedError, UsageError, missing_extra
+from histfl.errors import DivergedError, UsageError, missing_extra, shown
 from histfl.network.network import Floats
 from histfl.partition import has_batch_statistics, recompute_statistics
 from histfl.runs.build import Experiment, network_file
@@ -46,6 +47,9 @@ class Run:
 
     def column(self, name: str) -> Floats:
         """One quantity of the records, [round]."""
+        known = [key for key, value in self.records[0].items() if not isinstance(value, dict | list)]
+        if not isinstance(name, str) or name not in known:
+            raise UsageError(f"column {shown(name)}: the records have {', '.join(known)}")
         return np.array([record[name] for record in self.records], dtype=float)
 
     @property
@@ -136,7 +140,7 @@ def _execute(experiment: Experiment, folder: RunFolder | None, on_round: OnRound
                 wall_seconds=wall_seconds(),
             )
         if on_round is not None:
-            on_round(records[-1])
+            on_round(deepcopy(records[-1]))  # what becomes of it harms no run
         if done(config, records):
             break
     _load(model, state)
