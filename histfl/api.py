@@ -22,6 +22,7 @@ from histfl.runs import run as runs
 from histfl.runs.build import Ingredients, build
 from histfl.runs.config import Config, DataSettings, MethodSettings, TrainingSettings, unread
 from histfl.runs.records import Record
+from histfl.runs.sizes import holding
 from histfl.runs.store import RunFolder
 from histfl.settings import checked
 from histfl.training.objective import Loss
@@ -139,12 +140,19 @@ def train(
         experiment,
         RunFolder(folder) if folder else None,
         resume=bool(resume),
+        on_start=lambda: _tell(*holding(config.method, experiment.hist)),
         on_round=None if on_round is None else _following(on_round, folder),
     )
     run = Run(**vars(done))
     if folder:
         run.write_report(folder / "report.html")
     return run
+
+
+def _tell(share: str, doubts: Sequence[str]) -> None:
+    _log.info("train(): %s", share)
+    for doubt in doubts:
+        _log.warning("train(): %s", doubt)
 
 
 def _following(on_round: runs.OnRound, folder: Path | None) -> runs.OnRound:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +16,7 @@ from histfl.partition import training_copy
 from histfl.training.objective import Objective
 from histfl.training.precision import Precision
 
+_log = logging.getLogger(__name__)
 _FIXED = (nn.DataParallel, nn.parallel.DistributedDataParallel, torch.jit.ScriptModule)
 TRAINED = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 EXAMPLES = 8  # enough for BatchNorm to have gradients worth comparing
@@ -100,13 +103,11 @@ def check_fit(
                 "the loss has no gradient; compute it from the model's scores without detaching them"
             )
         if trains:
+            _tell_of_sums(objective.loss, outputs.detach(), targets, batch_size)
             trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-            _attempt(
-                "backward pass",
-                name,
-                inputs,
-                lambda: torch.autograd.grad(value, trained, allow_unused=True),  # noqa: B023 (called at once)
-            )
+            with torch.random.fork_rng(devices=[]):
+                back = lambda: torch.autograd.grad(value, trained, allow_unused=True)  # noqa: B023, E731 (called at once)
+                _attempt("backward pass", name, inputs, back)
 
 
 def _attempt(what: str, name: str, inputs: torch.Tensor, compute: Callable[[], Any]) -> Any:
@@ -117,3 +118,31 @@ def _attempt(what: str, name: str, inputs: torch.Tensor, compute: Callable[[], A
             f"the {what} fails on {len(inputs)} {name} samples of shape {tuple(inputs.shape[1:])}: "
             f"{in_one_line(error)}"
         ) from None
+
+
+def _tell_of_sums(
+    loss: Callable[[Any, Any], Any], outputs: torch.Tensor, targets: torch.Tensor, batch_size: int
+) -> None:
+    """A warning where the loss is a sum over the batch.
+
+    On the same samples k times, a mean stays as it is, also a weighted one, and a sum (with what does not depend on
+    the batch) is a + b k. A loss that compares samples with each other, or takes only so many, may be anything else.
+    """
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            one, two, four = (
+                float(loss(torch.cat([outputs] * k), torch.cat([targets] * k))) for k in (1, 2, 4)
+            )
+    except Exception:  # it takes no other number of samples
+        return
+    growth = two - one
+    if abs(growth) > 0.1 * abs(one) and math.isclose(four - two, 2 * growth, rel_tol=1e-2):
+        _log.warning(
+            "the loss grows with the batch, as a sum over it does (%.4g on %d samples, %.4g on twice the same): "
+            "gradients are up to %d times (training.batch_size) those of the mean; return the mean over the batch "
+            "(reduction='mean')",
+            one,
+            len(targets),
+            two,
+            batch_size,
+        )

@@ -82,17 +82,24 @@ def execute(
     folder: RunFolder | None = None,
     *,
     resume: bool = False,
+    on_start: Callable[[], None] | None = None,
     on_round: OnRound | None = None,
 ) -> Run:
-    """Run all rounds that are not done yet; with a folder, every round is on the disk before the next."""
+    """Run all rounds that are not done yet; with a folder, every round is on the disk before the next. `on_start` is
+    called once nothing is left that could refuse the run."""
     with products("float32"):  # the engine alone follows training.precision
         if folder is None:
-            return _execute(experiment, None, on_round)
+            return _execute(experiment, None, on_start, on_round)
         with folder.claimed(experiment.config, resume=resume):
-            return _execute(experiment, folder, on_round)
+            return _execute(experiment, folder, on_start, on_round)
 
 
-def _execute(experiment: Experiment, folder: RunFolder | None, on_round: OnRound | None) -> Run:
+def _execute(
+    experiment: Experiment,
+    folder: RunFolder | None,
+    on_start: Callable[[], None] | None,
+    on_round: OnRound | None,
+) -> Run:
     config, model = experiment.config, experiment.model
     state: State = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
     carried: Carried | None = None
@@ -106,6 +113,8 @@ def _execute(experiment: Experiment, folder: RunFolder | None, on_round: OnRound
             state |= checkpoint.state
             carried = checkpoint.carried
             wall_before = checkpoint.wall_seconds
+    if on_start is not None:
+        on_start()
     started = time.perf_counter()
 
     def wall_seconds() -> float:
