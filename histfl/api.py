@@ -12,14 +12,17 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from histfl import arguments
 from histfl.data import GIVEN, train_and_test
-from histfl.errors import HistflError, UsageError
+from histfl.errors import HistflError, UsageError, in_one_line, shown
 from histfl.network import Network
 from histfl.partition import copy_of
 from histfl.reports.compare import compare
 from histfl.runs import run as runs
 from histfl.runs.build import Ingredients, build
 from histfl.runs.config import Config, DataSettings, MethodSettings, TrainingSettings, unread
+from histfl.runs.records import Record
+from histfl.runs.sizes import holding
 from histfl.runs.store import RunFolder
 from histfl.settings import checked
 from histfl.training.objective import Loss
@@ -87,7 +90,8 @@ def train(
     `loss(outputs, targets)` is the mean over the batch. Further keywords are keys of the configuration: rounds,
     edge_rounds, local_steps, batch_size, learning_rate, sizes, include, exclude, active_cells, participants, dropout,
     theory_every and the others of its sections. With `out`, the run is kept in that folder with its report and can be
-    resumed; `on_round` is called with every round's record. BatchNorm statistics of the returned model are recomputed
+    resumed; `on_round` is called with a copy of every round's record, and what it raises ends the run (as the cause
+    of a UsageError). BatchNorm statistics of the returned model are recomputed
     from the clients' data, also those of frozen layers.
     """
     if not isinstance(model, nn.Module) or not isinstance(network, Network):
@@ -97,11 +101,18 @@ def train(
         )
     if not isinstance(uplink, str | Mapping):
         raise UsageError(
-            f"train(uplink={uplink!r}): give a name, such as 'fdma', or a table of the uplink's settings"
+            f"train(uplink={shown(uplink)}): give a name, such as 'fdma', or a table of the uplink's settings"
         )
     if on_round is not None and not callable(on_round):
-        raise UsageError(f"train(on_round={on_round!r}): give a function of a round's record")
-    if resume and out is None:
+        raise UsageError(f"train(on_round={shown(on_round)}): give a function of a round's record")
+    if not callable(loss):
+        raise UsageError(f"train(loss={shown(loss)}): give a function of scores and targets")
+    if memory_gb is not None:
+        memory_gb = arguments.between("memory_gb", memory_gb, 1e-9, 1e9)
+    if not (resume is None or isinstance(resume, int | np.bool_)):
+        raise UsageError(f"train(resume={shown(resume)}): give True or False")
+    folder = None if out is None or (isinstance(out, str) and out == "") else arguments.path("out", out)
+    if resume and folder is None:
         raise UsageError("train(resume=True) without out: name the folder of the run to go on with")
     train_data, test_data = train_and_test(train_set, test_set)
     sections: dict[str, dict[str, Any]] = {
@@ -125,14 +136,44 @@ def train(
         _log.warning("train(): %s", reason)
     ingredients = Ingredients(copy_of(model), train_data, test_data, network, holdings)
     experiment = build(config, ingredients, device=device, engine=engine, memory_gb=memory_gb, loss=loss)
-    done = runs.execute(experiment, RunFolder(Path(out)) if out else None, resume=resume, on_round=on_round)
+    done = runs.execute(
+        experiment,
+        RunFolder(folder) if folder else None,
+        resume=bool(resume),
+        on_start=lambda: _tell(*holding(config.method, experiment.hist)),
+        on_round=None if on_round is None else _following(on_round, folder),
+    )
     run = Run(**vars(done))
-    if out:
+    if folder:
         try:
-            run.write_report(Path(out) / "report.html")
+            run.write_report(folder / "report.html")
         except HistflError as error:  # the run is done and kept
             _log.warning("train(): %s", error)
     return run
+
+
+def _tell(share: str, doubts: Sequence[str]) -> None:
+    _log.info("train(): %s", share)
+    for doubt in doubts:
+        _log.warning("train(): %s", doubt)
+
+
+def _following(on_round: runs.OnRound, folder: Path | None) -> runs.OnRound:
+    """The caller's function; where it fails, the error says that it is the caller's and how to go on."""
+    how = "nothing of the run is kept, for which train() takes out='runs/first'"
+    if folder is not None:
+        how = f"the run is kept: go on with train(..., out={str(folder)!r}, resume=True)"
+
+    def follow(record: Record) -> None:
+        number = record["round"]  # before it may be changed
+        try:
+            on_round(record)
+        except Exception as error:
+            raise UsageError(
+                f"the function given as on_round failed after round {number}: {in_one_line(error)}; {how}"
+            ) from error
+
+    return follow
 
 
 def _plain(value: Any) -> Any:

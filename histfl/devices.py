@@ -9,7 +9,7 @@ from importlib.util import find_spec
 
 import torch
 
-from histfl.errors import UsageError
+from histfl.errors import UsageError, shown
 
 
 def triton_installed() -> bool:
@@ -25,13 +25,15 @@ def numba_installed() -> bool:
 
 def choose_device(name: str | torch.device) -> torch.device:
     """`auto` takes a CUDA GPU where there is one."""
+    if not isinstance(name, str | torch.device):
+        raise UsageError(f"device {shown(name)}: use auto, cpu or cuda")
     name = str(name)
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():
         raise UsageError("device cuda: torch sees no CUDA GPU here; use cpu")
     if name not in ("cpu", "cuda"):
-        raise UsageError(f"device {name!r}: use auto, cpu or cuda")
+        raise UsageError(f"device {shown(name)}: use auto, cpu or cuda")
     return torch.device(name)
 
 

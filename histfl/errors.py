@@ -8,6 +8,7 @@ DISK_FAILURES = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, e
 """What the disk, not the user's path, is to blame for."""
 
 LONGEST_REASON = 300
+LONGEST_VALUE = 80
 
 
 class HistflError(Exception):
@@ -56,13 +57,27 @@ def missing_extra(what: str, extra: str, error: ImportError) -> UsageError:
 
 def in_one_line(error: BaseException) -> str:
     """An error of somebody else's code: its type and message, in one line that is not too long."""
-    text = " ".join(f"{type(error).__name__}: {error}".split())
+    try:
+        said = f"{type(error).__name__}: {error}"
+    except Exception:  # one that cannot even be written
+        said = type(error).__name__
+    text = " ".join(said.split())
     return text if len(text) <= LONGEST_REASON else f"{text[:LONGEST_REASON]}..."
 
 
 def article(noun: str) -> str:
     """The noun with `a` or `an`."""
     return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
+
+
+def shown(value: object) -> str:
+    """A value as its owner would write it, in one line that is not too long."""
+    try:
+        text = repr(value)
+    except Exception:  # one that cannot be written, or a number with too many digits
+        return f"a value of type {type(value).__name__}"
+    text = " ".join(text.split())
+    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 3]}..."
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from histfl.errors import UsageError, did_you_mean
+from histfl.errors import LONGEST_VALUE, UsageError, did_you_mean, shown
 from histfl.files import read_text
 
 # Strict, because `rounds = true` and `rounds = "5"` are slips, not numbers; bounded, because beyond these
@@ -121,7 +121,7 @@ def _explain(model: type[BaseModel], error: ValidationError, place: str) -> str:
     message = " or ".join(dict.fromkeys(tried)).removeprefix("Value error, ")
     message += _remedy(model, path, first, tried)
     of_a_section = isinstance(first["input"], dict)  # all of which is too much to show
-    value = "" if first["type"] == "missing" or of_a_section else f" = {_shown(first['input'])}"
+    value = "" if first["type"] == "missing" or of_a_section else f" = {shown(first['input'])}"
     return f"{place}: {key}{value}: {message}{others}" if key else f"{place}: {message}{others}"
 
 
@@ -149,6 +149,8 @@ def _remedy(
         model, path[:-1]
     ):
         return f": write a table [[{path[-1]}]] for each"
+    if len(shown(value)) == LONGEST_VALUE or (isinstance(value, int) and abs(value) > LARGEST_WHOLE):
+        return ""  # too long to be written as it should be
     if (
         error["type"] == "tuple_type" and isinstance(value, str) and value.startswith("[")
     ):  # a shell ate its quotes
@@ -157,14 +159,10 @@ def _remedy(
     if error["type"] == "tuple_type" and len(tried) == 1 and isinstance(value, int | float | str):
         return f": write [{json.dumps(value)}]"
     field = _model_at(model, path[:-1]).model_fields.get(str(path[-1])) if path else None
-    if field is not None and field.default is None and str(value).lower() in ("none", "null", ""):
+    unset = isinstance(value, str) and value.lower() in ("none", "null", "")
+    if unset and field is not None and field.default is None:
         return "; to have none, leave the key out"
     return ""
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def _is_union_tag(part: int | str) -> bool:

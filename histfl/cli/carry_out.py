@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +68,7 @@ def run_all(
     from histfl.runs.config import unread
     from histfl.runs.progress import progress
     from histfl.runs.run import execute
+    from histfl.runs.sizes import holding
     from histfl.runs.store import RunFolder
     from histfl.runs.work import work_of_a_round
 
@@ -98,6 +100,10 @@ def run_all(
                     engine=choices.engine,
                     memory_gb=choices.memory_gb,
                 )
+            share, doubts = holding(config.method, experiment.hist)
+            begun = [
+                sentence if len(configs) == 1 else f"{name}: {sentence}" for sentence in (share, *doubts)
+            ]
             folder = RunFolder(folders[name])
             work = work_of_a_round(experiment.config, experiment.hist.network.clients_per_cell)
             with (
@@ -112,7 +118,13 @@ def run_all(
             ):
                 hooks = (show, told.on_round, page.on_round)
                 try:
-                    run = execute(experiment, folder, resume=choices.resume, on_round=_all_of(hooks))
+                    run = execute(
+                        experiment,
+                        folder,
+                        resume=choices.resume,
+                        on_start=partial(_warn_all, begun),
+                        on_round=_all_of(hooks),
+                    )
                 except DivergedError as error:
                     if len(configs) == 1:
                         raise
@@ -142,6 +154,11 @@ def complain_of_missing(configs: Mapping[str, Config], summaries: Mapping[str, o
     """After all is shown: a DivergedError that names the runs without an end."""
     if missing := [name for name in configs if name not in summaries]:
         raise DivergedError(f"{len(missing)} of {len(configs)} runs diverged: {', '.join(missing)}")
+
+
+def _warn_all(messages: Sequence[str]) -> None:
+    for message in messages:
+        warn(message)
 
 
 def _all_of(hooks: Sequence[Callable[[dict[str, Any]], None]]) -> Callable[[dict[str, Any]], None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
-from histfl.errors import UsageError, in_one_line
+from histfl.errors import UsageError, in_one_line, shown
 
 MAX_CLASSES = 1_000_000  # more is a slip (a year, an identifier), and its names alone would fill memory
 _INTEGER_DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -84,6 +85,8 @@ def as_tensor_data(source: DataSource, *, class_names: Sequence[str] | None = No
         return source
     names = class_names if class_names is not None else getattr(source, "classes", None)
     inputs, targets = _pair(source.tensors if isinstance(source, TensorDataset) else source)
+    _check_plain("inputs", inputs)
+    _check_plain("targets", targets)
     if targets.dtype not in _INTEGER_DTYPES:
         raise UsageError(
             f"targets are {targets.dtype}; they must be whole class numbers, such as torch.int64"
@@ -94,7 +97,33 @@ def as_tensor_data(source: DataSource, *, class_names: Sequence[str] | None = No
         if highest >= MAX_CLASSES:
             raise UsageError(f"target {highest} is no class number; number the classes from 0")
         names = [str(label) for label in range(max(highest, 0) + 1)]
-    return TensorData(inputs.detach(), targets, tuple(map(str, names)))
+    return TensorData(inputs.detach(), targets, _class_names(names, type(source).__name__))
+
+
+def _class_names(names: Any, kind: str) -> tuple[str, ...]:
+    try:
+        texts = tuple(str(name) for name in itertools.islice(names, MAX_CLASSES + 1))
+    except Exception as error:  # a user's object may fail in any way
+        raise UsageError(
+            f"{kind}.classes = {shown(names)}: {in_one_line(error)}; it must be a list of the classes' names"
+        ) from None
+    if len(texts) > MAX_CLASSES:
+        raise UsageError(f"{kind}.classes has more than {MAX_CLASSES} names; name the classes alone")
+    return texts
+
+
+def _check_plain(what: str, tensor: Tensor) -> None:
+    """A UsageError where a tensor is not plain numbers in memory, which are dealt out to clients."""
+    kinds = {
+        "a nested tensor; give one of one shape a sample": tensor.is_nested,
+        "on the meta device and have no values; give a tensor with values": tensor.is_meta,
+        "quantised; give their numbers, tensor.dequantize()": tensor.is_quantized,
+    }
+    for kind, found in kinds.items():
+        if found:
+            raise UsageError(f"{what} are {kind}")
+    if tensor.layout is not torch.strided:
+        raise UsageError(f"{what} are of layout {tensor.layout}; give a dense tensor, tensor.to_dense()")
 
 
 def train_and_test(train: DataSource, test: DataSource) -> tuple[TensorData, TensorData]:
@@ -134,9 +163,9 @@ def _stack(source: Any) -> tuple[Tensor, Tensor]:
     kind = type(source).__name__
     try:
         length = len(source)
-    except TypeError:
+    except Exception as error:  # a user's data set may fail in any way
         raise UsageError(
-            f"{kind} has no length; give a map-style dataset (with __len__ and __getitem__)"
+            f"{kind} has no length ({in_one_line(error)}); give a map-style dataset (with __len__ and __getitem__)"
         ) from None
     if length == 0:
         raise UsageError(f"{kind} is empty; a data set needs at least one sample")
@@ -155,14 +184,20 @@ def _stack(source: Any) -> tuple[Tensor, Tensor]:
                 f"{kind}[{index}] has shape {tuple(inputs[-1].shape)} and the first one "
                 f"{tuple(inputs[0].shape)}; all inputs must have one shape"
             )
-    return torch.stack(inputs), torch.tensor(targets, dtype=torch.int64)
+    try:
+        return torch.stack(inputs), torch.tensor(targets, dtype=torch.int64)
+    except Exception as error:  # items of different devices or layouts, items that fill memory
+        raise UsageError(f"the items of {kind} cannot be stacked: {in_one_line(error)}") from None
 
 
 def _input_tensor(value: Any, place: str) -> Tensor:
     if isinstance(value, Tensor):
         return value
     if isinstance(value, (np.ndarray, np.generic, int, float)):
-        return torch.as_tensor(value)
+        try:
+            return torch.as_tensor(value)
+        except Exception as error:  # text, dates, objects, numbers of more than 64 bits
+            raise UsageError(f"the input of {place} is no tensor: {in_one_line(error)}") from None
     raise UsageError(
         f"the input of {place} is a {type(value).__name__}; give tensors (for images: transform=ToTensor())"
     )
@@ -170,10 +205,10 @@ def _input_tensor(value: Any, place: str) -> Tensor:
 
 def _target_number(value: Any, place: str) -> int:
     if isinstance(value, (Tensor, np.ndarray, np.generic)) and value.ndim == 0:
-        value = value.item()
-    if isinstance(value, int) and not isinstance(value, bool):
+        value = None if isinstance(value, Tensor) and value.is_meta else value.item()
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63:
         return value
-    raise UsageError(f"the target of {place} is {value!r:.60}; it must be a whole class number")
+    raise UsageError(f"the target of {place} is {shown(value)}; it must be a whole class number")
 
 
 def _check_targets(targets: Tensor, samples: int, what: str, class_names: tuple[str, ...]) -> None:

@@ -95,13 +95,17 @@ def given_split(holdings: Sequence[npt.ArrayLike], num_samples: int, num_clients
 
     Clients may hold different numbers of samples, and a sample may be with several of them or with none.
     """
-    if isinstance(holdings, str | Mapping) or not hasattr(holdings, "__len__"):
+    try:
+        clients = None if isinstance(holdings, str | Mapping) else len(holdings)
+    except Exception:  # a user's object may fail in any way
+        clients = None
+    if clients is None:
         raise UsageError(
             f"the split is of type {type(holdings).__name__}; give a list with the numbers of every client's samples"
         )
-    if len(holdings) != num_clients:
+    if clients != num_clients:
         raise UsageError(
-            f"the split has {len(holdings)} clients and the network {num_clients}; give each of the network's its "
+            f"the split has {clients} clients and the network {num_clients}; give each of the network's its "
             "samples, those of cell 0 first"
         )
     parts = [_checked_holding(client, part, num_samples) for client, part in enumerate(holdings)]
@@ -229,7 +233,7 @@ def _checked_labels(labels: npt.ArrayLike) -> Ints:
 def _checked_holding(client: int, samples: npt.ArrayLike, num_samples: int) -> Ints:
     try:
         array = np.asarray(samples)
-    except (TypeError, ValueError, RuntimeError) as error:  # lists of lists, tensors on a GPU
+    except Exception as error:  # lists of lists, tensors on a GPU, objects that fail in their own way
         raise UsageError(
             f"split: client {client}: {in_one_line(error)}; give the numbers of its samples"
         ) from None

@@ -7,7 +7,7 @@ import logging
 from histfl.engines.memory import check_budget
 from histfl.engines.reference import ReferenceEngine
 from histfl.engines.vectorised import VectorisedEngine
-from histfl.errors import UsageError, did_you_mean
+from histfl.errors import UsageError, did_you_mean, shown
 from histfl.training import Engine, Task
 
 _log = logging.getLogger(__name__)
@@ -17,9 +17,11 @@ ENGINES: dict[str, type[Engine]] = {"reference": ReferenceEngine, "vectorised": 
 def check_engine(name: str, memory_gb: float | None = None) -> None:
     """A UsageError where there is no such engine or budget of memory."""
     check_budget(memory_gb)
+    if not isinstance(name, str):
+        raise UsageError(f"engine {shown(name)}: use auto, {' or '.join(ENGINES)}")
     if name != "auto" and name not in ENGINES:
         hint = did_you_mean(name, ENGINES, f"use auto, {' or '.join(ENGINES)}")
-        raise UsageError(f"engine {name!r}: {hint}")
+        raise UsageError(f"engine {shown(name)}: {hint}")
 
 
 def choose_engine(name: str, task: Task, memory_gb: float | None = None) -> Engine:

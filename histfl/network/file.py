@@ -22,6 +22,7 @@ from histfl.network.network import (
     DEFAULT_CPU_HZ,
     DEFAULT_SNR_DB,
     DEFAULT_TRANSMIT_POWER_W,
+    MAX_CLIENTS,
     Floats,
     Ints,
     Network,
@@ -30,7 +31,6 @@ from histfl.seeds import Seeds
 from histfl.settings import Count, Decibels, Positive, Seed, Settings, checked, read_toml
 
 _BYTES_A_CLIENT = 48  # three float64s that are kept, and those of a range that one is drawn from
-MAX_CLIENTS = 100_000_000  # a typing slip, not a network: its arrays alone would take gigabytes
 
 
 class CellsSettings(Settings):

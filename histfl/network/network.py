@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from histfl.errors import UsageError
+from histfl import arguments
+from histfl.errors import UsageError, shown
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -17,6 +19,7 @@ Ints = npt.NDArray[np.int64]
 DEFAULT_CPU_HZ = 2e9
 DEFAULT_SNR_DB = 30.0
 DEFAULT_TRANSMIT_POWER_W = 0.1
+MAX_CLIENTS = 100_000_000  # more is a typing slip, not a network: its arrays alone would take gigabytes
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,9 @@ class Network:
     transmit_power_w: Floats
 
     def __post_init__(self) -> None:
+        for name in ("clients_per_cell", "cpu_hz", "snr", "transmit_power_w"):
+            object.__setattr__(self, name, arguments.numbers(name, getattr(self, name)))
+        object.__setattr__(self, "clients_per_cell", _whole_counts(self.clients_per_cell))
         if len(self.clients_per_cell) == 0:
             raise UsageError("a network needs at least one cell")
         if (empty := np.flatnonzero(self.clients_per_cell < 1)).size:
@@ -83,6 +89,9 @@ class Network:
 
     def cell(self, index: int) -> Cell:
         """Cell `index`, as views of the network's arrays."""
+        if not isinstance(index, int | np.integer) or not 0 <= index < self.num_cells:
+            raise UsageError(f"cell {shown(index)}: the cells of this network are 0 to {self.num_cells - 1}")
+        index = int(index)
         clients = slice(int(self.offsets[index]), int(self.offsets[index + 1]))
         return Cell(
             index=index,
@@ -106,18 +115,18 @@ class Network:
         """Cells of equal clients; give the clients per cell, or their total (spread evenly)."""
         if (clients_per_cell is None) == (clients is None):
             raise UsageError("give either clients_per_cell or clients (the total), and not both")
-        for name, value in (("cells", cells), ("clients_per_cell", clients_per_cell), ("clients", clients)):
-            if value is not None and (not isinstance(value, int | np.integer) or value < 1):
-                raise UsageError(f"{name} = {value!r}; it must be a whole number, at least 1")
-        if not -300 <= snr_db <= 300:
-            raise UsageError(f"snr_db = {snr_db!r}; it must be from -300 to 300")
-        total = clients if clients is not None else cells * (clients_per_cell or 0)
-        counts = spread_evenly(total, cells)
+        num_cells = arguments.whole("cells", cells, MAX_CLIENTS)
+        if clients_per_cell is not None:
+            total = num_cells * arguments.whole(
+                "clients_per_cell", clients_per_cell, MAX_CLIENTS // num_cells
+            )
+        else:
+            total = arguments.whole("clients", clients, MAX_CLIENTS)
         return cls(
-            clients_per_cell=counts,
-            cpu_hz=np.full(total, float(cpu_hz)),
-            snr=np.full(total, 10.0 ** (snr_db / 10)),
-            transmit_power_w=np.full(total, float(transmit_power_w)),
+            clients_per_cell=spread_evenly(total, num_cells),
+            cpu_hz=np.full(total, arguments.positive("cpu_hz", cpu_hz)),
+            snr=np.full(total, 10.0 ** (arguments.between("snr_db", snr_db, -300, 300) / 10)),
+            transmit_power_w=np.full(total, arguments.positive("transmit_power_w", transmit_power_w)),
         )
 
     @classmethod
@@ -131,24 +140,35 @@ class Network:
         generator: np.random.Generator,
     ) -> Network:
         """Each client's resource uniform in its cell's range; every range is an array [cell, 2]."""
+        if not isinstance(generator, np.random.Generator | np.random.RandomState):
+            raise UsageError(f"generator = {shown(generator)}; give a numpy.random.default_rng(seed)")
+        counts = _whole_counts(arguments.numbers("clients_per_cell", clients_per_cell))
 
-        def draw(ranges: Floats) -> Floats:
-            low, high = np.repeat(ranges, clients_per_cell, axis=0).T
+        def draw(name: str, given: Floats) -> Floats:
+            ranges = arguments.numbers(name, given)
+            if ranges.shape != (len(counts), 2):
+                raise UsageError(
+                    f"{name} has shape {ranges.shape}; it needs ({len(counts)}, 2), a lowest and a highest value a cell"
+                )
+            low, high = np.repeat(ranges, counts, axis=0).T
             return np.asarray(low + (high - low) * generator.random(len(low)))
 
-        return cls(
-            clients_per_cell=clients_per_cell,
-            cpu_hz=draw(cpu_hz),
-            snr=10.0 ** (draw(snr_db) / 10),
-            transmit_power_w=draw(transmit_power_w),
-        )
+        with np.errstate(over="ignore", invalid="ignore"):  # an infinite one is named as such below
+            return cls(
+                clients_per_cell=counts,
+                cpu_hz=draw("cpu_hz", cpu_hz),
+                snr=10.0 ** (draw("snr_db", snr_db) / 10),
+                transmit_power_w=draw("transmit_power_w", transmit_power_w),
+            )
 
     @classmethod
     def paper(cls, cells: int, clients: int, generator: np.random.Generator) -> Network:
         """The two halves of HIST Sec. VI-C: CPU in (1, 2) GHz at 30 dB, and in (2, 4) GHz at 40 dB."""
+        cells = arguments.whole("cells", cells, MAX_CLIENTS)
+        clients_per_cell = spread_evenly(arguments.whole("clients", clients, MAX_CLIENTS), cells)
         slow = np.arange(cells) < cells / 2
         return cls.from_ranges(
-            spread_evenly(clients, cells),
+            clients_per_cell,
             cpu_hz=np.where(slow[:, None], (1e9, 2e9), (2e9, 4e9)),
             snr_db=np.where(slow[:, None], (30.0, 30.0), (40.0, 40.0)),
             transmit_power_w=np.full((cells, 2), DEFAULT_TRANSMIT_POWER_W),
@@ -160,7 +180,21 @@ class Network:
         """The network that a TOML file describes (see `histfl.network.file`)."""
         from histfl.network.file import read_network
 
-        return read_network(Path(path))
+        return read_network(arguments.path("path", path))
+
+
+def _whole_counts(counts: npt.NDArray[Any]) -> Ints:
+    """Clients per cell, [cell], as whole numbers that a network can have; the rest is checked by `Network`."""
+    if counts.ndim != 1:
+        raise UsageError(f"clients_per_cell has shape {counts.shape}; it needs one axis, [cell]")
+    bad = np.flatnonzero(~((counts >= 0) & (counts <= MAX_CLIENTS) & (counts % 1 == 0)))
+    if bad.size:
+        raise UsageError(
+            f"cell {bad[0]} has {counts[bad[0]]} clients; give each cell a whole number of them, at least 1"
+        )
+    if counts.sum(dtype=float) > MAX_CLIENTS:
+        raise UsageError(f"{counts.sum(dtype=float):.0f} clients; at most {MAX_CLIENTS} can be described")
+    return counts.astype(np.int64, copy=False)
 
 
 def spread_evenly(total: int, parts: int) -> Ints:

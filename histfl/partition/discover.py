@@ -57,12 +57,7 @@ def discover(model: nn.Module, example_inputs: Inputs) -> tuple[UnitGroup, ...]:
 
 def _traceable(model: nn.Module) -> nn.Module:
     """A copy in which every parameter takes part in the graph, frozen ones too."""
-    try:
-        copy = copy_of(model).eval()
-    except Exception as error:
-        raise PartitionError(
-            f"cannot copy {type(model).__name__} to trace it: {in_one_line(error)}"
-        ) from error
+    copy = copy_of(model).eval()
     for parameter in copy.parameters():
         parameter.requires_grad_(parameter.is_floating_point())
         parameter.grad = None

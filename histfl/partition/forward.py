@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from histfl.errors import PartitionError, in_one_line
 from histfl.partition.units import State
 
 Inputs = torch.Tensor | tuple[Any, ...] | list[Any] | Mapping[str, Any]
@@ -24,7 +25,17 @@ def copy_of(model: nn.Module) -> nn.Module:
     """A copy, also of a model that keeps what a forward pass computed, which torch does not copy: it gets the values."""
     kept = [leaf for module in model.modules() for leaf in pytree.tree_leaves(vars(module))]
     computed = [leaf for leaf in kept if isinstance(leaf, torch.Tensor) and not leaf.is_leaf]
-    return deepcopy(model, {id(tensor): tensor.detach().clone() for tensor in computed})
+    try:
+        copy = deepcopy(model, {id(tensor): tensor.detach().clone() for tensor in computed})
+    except Exception as error:  # a user's model may fail in any way
+        raise PartitionError(
+            f"cannot copy {type(model).__name__} ({in_one_line(error)}); give a model that copy.deepcopy copies"
+        ) from error
+    if not isinstance(copy, nn.Module):
+        raise PartitionError(
+            f"a copy of {type(model).__name__} is of type {type(copy).__name__}; correct its __deepcopy__"
+        )
+    return copy
 
 
 class _Holder(nn.Module):

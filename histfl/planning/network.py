@@ -31,6 +31,7 @@ from histfl.sizing import (
     Sizes,
     SizingProblem,
     mean_cost,
+    misgivings,
     optimised,
     size,
     uniform,
@@ -109,6 +110,23 @@ class NetworkPlan:
     def num_cells(self) -> int:
         return len(self.clients_per_cell)
 
+    @property
+    def shares(self) -> dict[str, Floats]:
+        """By choice of sizes, the share of the model's parameters that a cell trains, [cell]."""
+        return {name: chosen.sizes.parameters / self.cut.parameters for name, chosen in self.cells.items()}
+
+    @property
+    def misgivings(self) -> list[str]:
+        """Why the planned submodels may serve badly, whatever their seconds."""
+        layers, held = self.cut.layers, self.cut.held
+        return misgivings(
+            np.concatenate([each.units for each in self.cells.values()]) if self.cells else np.array([]),
+            layers.units + held,
+            layers.names,
+            replicated=int(layers.replicated - held @ layers.parameters_per_unit),
+            whole=self.cut.parameters,
+        )
+
     def as_json(self) -> dict[str, Any]:
         cells = {name: self.cells[name].as_json() if name in self.cells else None for name in ARMS[1:]}
         return {
@@ -120,6 +138,10 @@ class NetworkPlan:
             **self.computing,
             "clients_per_cell": self.clients_per_cell.tolist(),
             "cells": cells,
+            "shares": {
+                name: [float(share) for share in (held.min(), held.max())]
+                for name, held in self.shares.items()
+            },
             "seconds_by_part": {
                 name: {"compute": chosen.compute.tolist(), "uplink": chosen.uplink.tolist()}
                 for name, chosen in self.cells.items()
@@ -135,6 +157,7 @@ class NetworkPlan:
             "cap": self.cap,
             "feasible": self.obstacle is None,
             "obstacle": self.obstacle,
+            "warnings": self.misgivings,
             "certificate": best and {"lower_bound": best.sizes.bound, "gap": best.sizes.gap},
         }
 

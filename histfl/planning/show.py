@@ -14,6 +14,7 @@ from histfl.planning.network import ARMS, UPLINKS, CellSizes, NetworkPlan
 from histfl.planning.request import Planning, Variation
 from histfl.reports import COLOURS
 from histfl.reports.html import write_figure
+from histfl.sizing import share_sentence
 
 TABLE_ROWS = 20
 BARS = 60
@@ -60,8 +61,18 @@ def worth_sentences(planning: Planning) -> list[str]:
             f"{best.sizes.seconds.max():.5g} s on average; no sizes within the cap take less than "
             f"{best.sizes.bound:.5g} s (gap {best.sizes.gap:.2%})"
         ]
+    if "uniform" in plan.cells:
+        share = share_sentence(plan.cells["uniform"].sizes.parameters, plan.cut.parameters)
+        sentences.append(f"with uniform sizes {share}")
+    sentences += plan.misgivings
     if variation is not None:
-        points = zip(variation.values, variation.plans, strict=True)
+        points = list(zip(variation.values, variation.plans, strict=True))
+        sentences += [
+            f"{variation.setting} = {value}: {doubt}"
+            for value, point in points
+            for doubt in point.misgivings
+            if doubt not in plan.misgivings
+        ]
         sentences += [
             f"{variation.setting} = {value} is not feasible: {point.obstacle}"
             for value, point in points

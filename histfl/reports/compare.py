@@ -8,7 +8,8 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from histfl.errors import UsageError
+from histfl import arguments
+from histfl.errors import UsageError, shown
 from histfl.reports import (
     Gathered,
     Group,
@@ -48,13 +49,13 @@ class Comparison:
 
     def plot(self, against: str = "megabytes_per_client") -> go.Figure:
         """Test accuracy against megabytes_per_client, simulated_seconds or round."""
-        if against not in AXES:
-            raise UsageError(f"plot against {against!r}; use {', '.join(AXES)}")
+        if not isinstance(against, str) or against not in AXES:
+            raise UsageError(f"plot against {shown(against)}; use {', '.join(AXES)}")
         return accuracy_figure(self.groups, against)
 
     def write_report(self, path: Path | str) -> None:
         """The comparison as one self-contained page, such as report.html."""
-        page = Path(path)
+        page = arguments.path("path", path)
         write_report(page, f"histfl: {page.stem}", Gathered(self.runs))
 
     def __str__(self) -> str:

@@ -266,8 +266,8 @@ def build(
     if loss is not None:
         objective = dataclasses.replace(objective, loss=loss)
     place = choose_device(device)
+    dtype = check_parameters(ingredients.model)
     model = ingredients.model.to(place)
-    dtype = check_parameters(model)
     check_precision(config.training.precision, dtype, place)
     train = ingredients.train.to(place, dtype)
     test = _few(config, ingredients.test).to(place, dtype)

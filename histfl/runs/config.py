@@ -16,8 +16,12 @@ from histfl.data import DATASETS, GIVEN, SPLITS
 from histfl.data.splits import DEFAULT_CONCENTRATION
 from histfl.errors import article, did_you_mean
 from histfl.factories import KINDS, SPLIT, check_callable, module_of, plugins
-from histfl.network.file import MAX_CLIENTS
-from histfl.network.network import DEFAULT_CPU_HZ, DEFAULT_SNR_DB, DEFAULT_TRANSMIT_POWER_W
+from histfl.network.network import (
+    DEFAULT_CPU_HZ,
+    DEFAULT_SNR_DB,
+    DEFAULT_TRANSMIT_POWER_W,
+    MAX_CLIENTS,
+)
 from histfl.settings import (
     Count,
     Decibels,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +16,9 @@ from histfl.partition import training_copy
 from histfl.training.objective import Objective
 from histfl.training.precision import Precision
 
+_log = logging.getLogger(__name__)
 _FIXED = (nn.DataParallel, nn.parallel.DistributedDataParallel, torch.jit.ScriptModule)
+TRAINED = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 EXAMPLES = 8  # enough for BatchNorm to have gradients worth comparing
 
 
@@ -31,8 +35,19 @@ def check_parameters(model: nn.Module) -> torch.dtype:
         raise UsageError(
             "the model has lazy layers that have seen no input yet; run it once on a batch first"
         )
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.is_meta:
+            raise UsageError(
+                f"{name} of the model is on the meta device and has no values; give it some: model.to_empty(device='cpu'), "
+                "then its reset_parameters() or a state_dict"
+            )
     if not any(parameter.requires_grad for parameter in parameters):
         raise UsageError("the model has no trainable parameter; at least one must have requires_grad")
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and parameter.dtype not in TRAINED:
+            raise UsageError(
+                f"{name} of the model is {parameter.dtype}, which cannot be trained; give the model as model.float()"
+            )
     return next(parameter.dtype for parameter in parameters if parameter.requires_grad)
 
 
@@ -66,18 +81,33 @@ def check_fit(
             sample = int((~data.inputs.isfinite()).reshape(len(data), -1).any(dim=1).nonzero()[0])
             raise UsageError(f"{name} sample {sample} holds NaN or infinity; clean the data first")
         inputs, targets = data.inputs[:count], data.targets[:count]
+        parameters = {parameter for parameter, _ in module.named_parameters()}
         trains = name == "training"
         with torch.set_grad_enabled(trains), torch.random.fork_rng(devices=[]):
             outputs = _attempt("model", name, inputs, lambda: module(inputs))  # noqa: B023 (called at once)
             objective.check_outputs(outputs, len(inputs), train)
+            if added := {parameter for parameter, _ in module.named_parameters()} - parameters:
+                raise UsageError(
+                    f"the model's forward pass adds parameters ({', '.join(sorted(added))}); make them all in __init__"
+                )
             value = _attempt("loss", name, inputs, lambda: objective.loss(outputs, targets))  # noqa: B023 (called at once)
         if not isinstance(value, torch.Tensor) or value.ndim != 0:
             kind = f"shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
             raise UsageError(f"the loss returns {kind}; it must be one number, the mean over the batch")
+        if not value.is_floating_point() or value.is_meta:
+            raise UsageError(
+                f"the loss returns {value.dtype} on the device {value.device}; it must be a real number with a value"
+            )
         if trains and not value.requires_grad:
             raise UsageError(
                 "the loss has no gradient; compute it from the model's scores without detaching them"
             )
+        if trains:
+            _tell_of_sums(objective.loss, outputs.detach(), targets, batch_size)
+            trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+            with torch.random.fork_rng(devices=[]):
+                back = lambda: torch.autograd.grad(value, trained, allow_unused=True)  # noqa: B023, E731 (called at once)
+                _attempt("backward pass", name, inputs, back)
 
 
 def _attempt(what: str, name: str, inputs: torch.Tensor, compute: Callable[[], Any]) -> Any:
@@ -88,3 +118,31 @@ def _attempt(what: str, name: str, inputs: torch.Tensor, compute: Callable[[], A
             f"the {what} fails on {len(inputs)} {name} samples of shape {tuple(inputs.shape[1:])}: "
             f"{in_one_line(error)}"
         ) from None
+
+
+def _tell_of_sums(
+    loss: Callable[[Any, Any], Any], outputs: torch.Tensor, targets: torch.Tensor, batch_size: int
+) -> None:
+    """A warning where the loss is a sum over the batch.
+
+    On the same samples k times, a mean stays as it is, also a weighted one, and a sum (with what does not depend on
+    the batch) is a + b k. A loss that compares samples with each other, or takes only so many, may be anything else.
+    """
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            one, two, four = (
+                float(loss(torch.cat([outputs] * k), torch.cat([targets] * k))) for k in (1, 2, 4)
+            )
+    except Exception:  # it takes no other number of samples
+        return
+    growth = two - one
+    if abs(growth) > 0.1 * abs(one) and math.isclose(four - two, 2 * growth, rel_tol=1e-2):
+        _log.warning(
+            "the loss grows with the batch, as a sum over it does (%.4g on %d samples, %.4g on twice the same): "
+            "gradients are up to %d times (training.batch_size) those of the mean; return the mean over the batch "
+            "(reduction='mean')",
+            one,
+            len(targets),
+            two,
+            batch_size,
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from torch import nn
 
 from histfl.data import SPLITS
 from histfl.devices import one_torch_thread
-from histfl.errors import DivergedError, UsageError, missing_extra
+from histfl.errors import DivergedError, UsageError, missing_extra, shown
 from histfl.network.network import Floats
 from histfl.partition import has_batch_statistics, recompute_statistics
 from histfl.runs.build import Experiment
@@ -48,6 +49,9 @@ class Run:
 
     def column(self, name: str) -> Floats:
         """One quantity of the records, [round]."""
+        known = [key for key, value in self.records[0].items() if not isinstance(value, dict | list)]
+        if not isinstance(name, str) or name not in known:
+            raise UsageError(f"column {shown(name)}: the records have {', '.join(known)}")
         return np.array([record[name] for record in self.records], dtype=float)
 
     @property
@@ -80,17 +84,24 @@ def execute(
     folder: RunFolder | None = None,
     *,
     resume: bool = False,
+    on_start: Callable[[], None] | None = None,
     on_round: OnRound | None = None,
 ) -> Run:
-    """Run all rounds that are not done yet; with a folder, every round is on the disk before the next."""
+    """Run all rounds that are not done yet; with a folder, every round is on the disk before the next. `on_start` is
+    called once nothing is left that could refuse the run."""
     with products("float32"):  # the engine alone follows training.precision
         if folder is None:
-            return _execute(experiment, None, on_round)
+            return _execute(experiment, None, on_start, on_round)
         with folder.claimed(experiment.config, resume=resume):
-            return _execute(experiment, folder, on_round)
+            return _execute(experiment, folder, on_start, on_round)
 
 
-def _execute(experiment: Experiment, folder: RunFolder | None, on_round: OnRound | None) -> Run:
+def _execute(
+    experiment: Experiment,
+    folder: RunFolder | None,
+    on_start: Callable[[], None] | None,
+    on_round: OnRound | None,
+) -> Run:
     config, model = experiment.config, experiment.model
     state: State = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
     carried: Carried | None = None
@@ -104,6 +115,8 @@ def _execute(experiment: Experiment, folder: RunFolder | None, on_round: OnRound
             state |= checkpoint.state
             carried = checkpoint.carried
             wall_before = checkpoint.wall_seconds
+    if on_start is not None:
+        on_start()
     started = time.perf_counter()
 
     def wall_seconds() -> float:
@@ -138,7 +151,7 @@ def _execute(experiment: Experiment, folder: RunFolder | None, on_round: OnRound
                 wall_seconds=wall_seconds(),
             )
         if on_round is not None:
-            on_round(records[-1])
+            on_round(deepcopy(records[-1]))  # what becomes of it harms no run
         if done(config, records):
             break
     _load(model, state)

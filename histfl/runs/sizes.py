@@ -11,11 +11,19 @@ from histfl.network import Network
 from histfl.network.network import Ints
 from histfl.partition import Plan, even_counts, share_counts, shared_units
 from histfl.runs.config import MethodSettings
-from histfl.sizing import Cost, CutLayers, SizingProblem, TabulatedCost, policy_named
+from histfl.sizing import (
+    Cost,
+    CutLayers,
+    SizingProblem,
+    TabulatedCost,
+    misgivings,
+    policy_named,
+    share_sentence,
+)
 from histfl.sizing.uplinks import uplink_cost
 from histfl.training import CellSchedule, Uplink
 from histfl.training.dealers import Dealer
-from histfl.training.hist import SizeChoice, SizePolicy
+from histfl.training.hist import Hist, SizeChoice, SizePolicy
 from histfl.training.jobs import CellLink
 from histfl.training.methods import METHODS
 
@@ -61,6 +69,26 @@ def _counts(settings: MethodSettings, plan: Plan, num_cells: int, num_active: in
         )
     policy, layers = policy_named(settings.sizes), cut_layers(plan, shared)
     return lambda schedules, cost: policy(SizingProblem(layers, cost, settings.cap))
+
+
+def holding(settings: MethodSettings, run: Hist) -> tuple[str, list[str]]:
+    """What a run says at its start: the share of the model that its cells train, and why these may serve badly."""
+    plan, cells, shared = run.plan, run.network.num_cells, run.dealer.shared
+    active = run.participation.num_cells(run.network)
+    listed = isinstance(settings.sizes, tuple) and active == cells
+    if listed and plan.groups:
+        counts = share_counts(plan, np.array(settings.sizes), shared=shared)
+    else:  # what the sizes of a round, chosen then, are on average
+        counts = even_counts(plan, active, shared=shared)
+    units = counts + shared_units(plan, shared)
+    varying = bool(plan.groups) and settings.sizes != "uniform" and not listed
+    return share_sentence(plan.sizes(units), plan.num_parameters, varying=varying), misgivings(
+        units,
+        plan.units,
+        [group.name for group in plan.groups],
+        replicated=plan.replicated_parameters,
+        whole=plan.num_parameters,
+    )
 
 
 def dealer_of(settings: MethodSettings) -> Dealer:

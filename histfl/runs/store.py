@@ -296,7 +296,7 @@ class RunFolder:
 
     def save_model(self, state: Mapping[str, torch.Tensor]) -> None:
         """The trained model's parameters and buffers; tied tensors are stored once each, as copies."""
-        tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in state.items()}
+        tensors = {name: _plain(tensor).clone() for name, tensor in state.items()}
         write_whole(self.model_path, safetensors.torch.save(tensors))
 
     def save_pictures(self, pictures: Record) -> None:
@@ -398,5 +398,11 @@ def digest(tensors: Mapping[str, torch.Tensor], words: str = "") -> str:
     checksum = hashlib.blake2b(words.encode(), digest_size=32)
     for name in sorted(tensors):
         checksum.update(name.encode() + b"\0")
-        checksum.update(tensors[name].detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+        checksum.update(_plain(tensors[name]).view(-1).view(torch.uint8).numpy().data)
     return checksum.hexdigest()
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """The numbers of a tensor one after another; those of a sparse or quantised one written out."""
+    numbers = tensor.detach().cpu()
+    return (numbers.dequantize() if numbers.is_quantized else numbers.to_dense()).contiguous()

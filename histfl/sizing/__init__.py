@@ -1,6 +1,7 @@
 """How large each cell's submodel should be: HIST Sec. IV-B and V-E."""
 
 from histfl.sizing.costs import AffineCost, AirCompCost, AnyCost, Cost, TabulatedCost, mean_cost
+from histfl.sizing.holding import misgivings, share_sentence
 from histfl.sizing.layers import optimal_counts
 from histfl.sizing.milp import MilpResult, solve_milp
 from histfl.sizing.policies import (
@@ -30,11 +31,13 @@ __all__ = [
     "cap_ratio",
     "imbalance",
     "mean_cost",
+    "misgivings",
     "optimal_counts",
     "optimal_sizes",
     "optimised",
     "policy_named",
     "proportional",
+    "share_sentence",
     "size",
     "solve_milp",
     "uniform",

@@ -95,10 +95,9 @@ OBJECTIVES: dict[str, Callable[..., Objective]] = {"classification": classificat
 
 def check_scores(outputs: object, num_samples: int, data: TensorData) -> None:
     """A UsageError where `outputs` are no scores [sample, class] of the data's classes."""
-    if not isinstance(outputs, torch.Tensor):
-        raise UsageError(
-            f"the model returns {type(outputs).__name__}; it must return a tensor of scores [sample, class]"
-        )
+    if not isinstance(outputs, torch.Tensor) or outputs.is_nested:
+        kind = "a nested tensor" if isinstance(outputs, torch.Tensor) else type(outputs).__name__
+        raise UsageError(f"the model returns {kind}; it must return a tensor of scores [sample, class]")
     if outputs.ndim != 2 or outputs.shape[0] != num_samples:
         raise UsageError(
             f"the model returns scores of shape {tuple(outputs.shape)} for {num_samples} samples of "

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import Answer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
@@ -240,7 +242,7 @@ def test_infeasible_sizes_are_an_answer_in_numbers(
     assert code == 0
     assert "not feasible: layer 'fc1' has 3 units for 4 cells; use at most 3 cells" in text
     assert "network.cells = 5 is not feasible: layer 'fc1' has 3 units for 5 cells" in text
-    assert "network.cells = 3" not in text
+    assert "network.cells = 3 is not feasible" not in text
     assert page.exists()
 
 
@@ -386,3 +388,19 @@ def test_a_plan_says_where_its_computing_comes_from(capsys: pytest.CaptureFixtur
         code, out, err = call(capsys, source, "--draws", 1)
         assert code == 0, err
         assert words in " ".join(out.split())
+
+
+def test_a_plan_tells_the_share_of_a_cell_and_cells_of_few_units(
+    histfl_command: Callable[..., Answer],
+) -> None:
+    network = ("--set", "network.cells=100", "--set", "network.clients=100", "--draws", "2")
+    plan = histfl_command("plan", "mlp", *network, "--json").json
+    assert plan["shares"]["uniform"] == pytest.approx([0.01, 0.01], abs=1e-4)
+    (warning,) = plan["warnings"]
+    assert "a cell holds 3 of the 300 units of layer 'fc1'" in warning
+    shown = histfl_command("plan", "mlp", *network).out
+    assert "with uniform sizes each cell trains 1.0 % of the model's 238,510 parameters" in shown
+    assert "a cell holds 3 of the 300 units" in shown
+    varied = histfl_command("plan", "mlp", "--draws", "2", "--vary", "cells=4,60", "--json").json
+    assert varied["warnings"] == []
+    assert [bool(point["warnings"]) for point in varied["vary"]["points"]] == [False, True]

@@ -1,0 +1,72 @@
+"""What a caller of Python may give in place of a number, some numbers or a path, checked where it enters."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from histfl.errors import UsageError, in_one_line, shown
+
+
+def whole(name: str, value: Any, most: int) -> int:
+    """A whole number from 1 to `most`."""
+    if not isinstance(value, int | np.integer) or isinstance(value, bool):
+        raise UsageError(f"{name} = {shown(value)}; it must be a whole number, at least 1")
+    if not 1 <= value <= most:
+        bounds = "at least 1" if value < 1 else f"at most {most}"
+        raise UsageError(f"{name} = {shown(value)}; it must be a whole number, {bounds}")
+    return int(value)
+
+
+def positive(name: str, value: Any) -> float:
+    """A positive and finite number."""
+    if not 0 < (found := _real(name, value)) < math.inf:
+        raise UsageError(f"{name} = {shown(value)}; it must be positive and finite")
+    return found
+
+
+def between(name: str, value: Any, low: float, high: float) -> float:
+    """A number from `low` to `high`."""
+    if not low <= (found := _real(name, value)) <= high:
+        raise UsageError(f"{name} = {shown(value)}; it must be from {low:g} to {high:g}")
+    return found
+
+
+def _real(name: str, value: Any) -> float:
+    """Whatever stands for a number; a truth value or a text is a slip."""
+    try:
+        if not isinstance(value, bool | np.bool_ | str | bytes | bytearray):
+            return float(value)
+    except OverflowError:  # a whole number too large for a float
+        return math.inf
+    except Exception:  # somebody else's object may fail in any way
+        pass
+    raise UsageError(f"{name} = {shown(value)}; it must be a number")
+
+
+def numbers(name: str, value: Any) -> npt.NDArray[Any]:
+    """An array of real numbers, as it is or made of a list of them."""
+    try:
+        array = np.asarray(value)
+    except Exception as error:  # somebody else's object may fail in any way
+        raise UsageError(f"{name}: {in_one_line(error)}; give an array of numbers") from None
+    if array.dtype.kind not in "iuf":
+        raise UsageError(f"{name} = {shown(value)}; give an array of numbers")
+    return array
+
+
+def path(name: str, value: Any) -> Path:
+    """A path, of text or of an object that stands for one."""
+    try:
+        text = os.fspath(value)
+        os.fsencode(text)  # half a surrogate names no file
+    except Exception:  # somebody else's object may fail in any way
+        text = None
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise UsageError(f"{name} = {shown(value)}; give a path, such as 'runs/first'")
+    return Path(text)
