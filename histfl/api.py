@@ -105,7 +105,7 @@ def train(
         )
     if on_round is not None and not callable(on_round):
         raise UsageError(f"train(on_round={shown(on_round)}): give a function of a round's record")
-    if not callable(loss):
+    if loss is not None and not callable(loss):
         raise UsageError(f"train(loss={shown(loss)}): give a function of scores and targets")
     if memory_gb is not None:
         memory_gb = arguments.between("memory_gb", memory_gb, 1e-9, 1e9)

@@ -122,7 +122,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "out of bytes": (lambda: train(out=b"x"), "out = b'x'; give a path"),
     "out with a nul": (lambda: train(out="a\0b"), "out = .*; give a path"),
     "resume as text": (lambda: train(out="x", resume="no"), "resume='no'.*True or False"),
-    "no loss": (lambda: train(loss=None), r"loss=None\): give a function"),
+    "a loss of 3": (lambda: train(loss=3), r"loss=3\): give a function"),
     "meta inputs": (lambda: train(data=(INPUTS.to("meta"), TARGETS)), "inputs are on the meta device"),
     "meta targets": (lambda: train(data=(INPUTS, TARGETS.to("meta"))), "targets are on the meta device"),
     "sparse inputs": (lambda: train(data=(INPUTS.to_sparse(), TARGETS)), r"sparse_coo; give a dense tensor"),
