@@ -174,7 +174,7 @@ def test_the_figures_show_the_records(compared: Path) -> None:
     assert uplink.x[hist] == pytest.approx(0.1)
     assert np.allclose(on_screen(cell_plot(groups)).data[hist].y, [0.11 / (cell + 1) for cell in range(4)])
     drawn = on_screen(size_plot(groups)).data[hist]
-    assert np.isnan(drawn.y).sum() == 4  # a gap after each cell's line
+    assert np.isnan(drawn.y).sum() == 3  # gaps between the cells' lines
     assert drawn.y[6 + 1] == 1001  # cell 1 in round 1
 
 
