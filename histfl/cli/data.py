@@ -88,7 +88,7 @@ def datashow(
     as_json: Json = False,
 ) -> None:
     """The label mix per cell and client under a configuration's split."""
-    from histfl.reports.label_mix import draw_label_mix, label_mix_of
+    from histfl.reports.pictures import draw_label_mix, label_mix_of
     from histfl.runs.loading import load_config
 
     mix = label_mix_of(load_config(source, settings, trust), data_dir)

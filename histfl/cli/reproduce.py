@@ -13,7 +13,7 @@ from rich.text import Text
 from histfl.cli.options import DataDir, Device, EngineName, Json, MemoryGb, PrecisionName, named_folder
 from histfl.cli.output import console, interruptible, print_json, say
 from histfl.errors import UsageError
-from histfl.reproduce.names import TITLES
+from histfl.reproduce import TITLES
 from histfl.terminal import Terminal
 
 if TYPE_CHECKING:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 from rich.table import Table
 
 from histfl.network.network import Floats, Ints
 from histfl.planning.network import ARMS, UPLINKS, CellSizes, NetworkPlan
 from histfl.planning.request import Planning, Variation
-from histfl.reports import COLOURS
-from histfl.reports.html import write_figure
+from histfl.reports.html import write_plots
+from histfl.reports.plots import Axis, Bars, Line, Mark, Plot, Rule
+from histfl.reports.style import COLOURS
 from histfl.sizing import share_sentence
 
 TABLE_ROWS = 20
@@ -152,69 +151,65 @@ def _seconds(value: float | None) -> str:
 def draw_plan(planning: Planning, path: Path) -> None:
     """Bars by cell and, where a setting is varied, curves below, as one self-contained page."""
     plan, variation = planning.plan, planning.variation
-    titles = [f"seconds a round by cell, {plan.uplink}"]
-    titles += [f"seconds a round by {variation.setting}"] if variation else []
-    figure = make_subplots(rows=len(titles), cols=1, subplot_titles=titles, vertical_spacing=0.15)
-    _add_bars(figure, plan)
-    if variation is not None:
-        _add_curves(figure, variation)
-    figure.update_layout(
-        barmode="overlay",
-        template="plotly_white",
-        height=520 * len(titles),
-        title=f"{plan.cut.name} on {plan.num_cells} cells, {plan.clients_per_cell.sum()} clients",
-    )
-    write_figure(path, figure)
+    plots = [_bars(plan)] + ([_curves(variation)] if variation is not None else [])
+    title = f"{plan.cut.name} on {plan.num_cells} cells, {plan.clients_per_cell.sum()} clients"
+    write_plots(path, title, plots, 520 * len(plots))
 
 
-def _add_bars(figure: go.Figure, plan: NetworkPlan) -> None:
+def _bars(plan: NetworkPlan) -> Plot:
     """Two bars a cell side by side, computing below and the uplink on top; a line at the slowest cell."""
+    title, marks = f"seconds a round by cell, {plan.uplink}", list[Mark]()
     if not plan.cells:
-        return
+        return Plot(title, "", Axis(), Axis(), ())
     groups = groups_by_speed(plan, BARS)
     alone = len(groups) == plan.num_cells
     place = np.arange(len(groups), dtype=float)
-    for offset, (name, chosen) in zip((-0.4, 0.0), plan.cells.items(), strict=False):
+    for shift, (name, chosen) in zip((-0.4, 0.0), plan.cells.items(), strict=False):
         compute, uplink = (_means(part, groups) for part in (chosen.compute, chosen.uplink))
         parameters = _means(chosen.sizes.parameters.astype(np.float64), groups)
         parts = (("compute", compute, np.zeros(len(groups))), ("uplink", uplink, compute))
         for (part, height, base), colour in zip(parts, BAR_COLOURS[name], strict=True):
-            bar = go.Bar(
-                x=place,
-                y=height,
+            bars = Bars(
+                f"{name}: {part}",
+                place,
+                height,
+                colour,
                 base=base,
-                offset=offset,
+                shift=shift,
                 width=0.4,
-                name=f"{name}: {part}",
-                marker_color=colour,
-                customdata=np.stack([height, parameters], axis=1),  # y counts from the base
-                hovertemplate="%{customdata[0]:.4g} s, %{customdata[1]:.0f} parameters",
+                hover="%{customdata[0]:.4g} s, %{customdata[1]:.0f} parameters",
+                further=np.stack([height, parameters], axis=1),  # y counts from the base
             )
-            figure.add_trace(bar, row=1, col=1)
-        figure.add_hline(
-            y=float(chosen.sizes.seconds.max()),
-            line={"color": BAR_COLOURS[name][1], "dash": "dot"},
-            row=1,
-            col=1,
-        )
+            marks.append(bars)
+        marks.append(Rule(float(chosen.sizes.seconds.max()), BAR_COLOURS[name][1], "dot"))
     label = "cell" if alone else f"{plan.num_cells} cells in {len(groups)} groups, the fastest first (means)"
-    figure.update_xaxes(title_text=label, row=1, col=1)
-    figure.update_yaxes(title_text="seconds a round", rangemode="tozero", row=1, col=1)
+    return Plot(
+        title,
+        "",
+        Axis(label),
+        Axis("seconds a round", from_zero=True),
+        tuple(marks),
+        bars="overlay",
+    )
 
 
-def _add_curves(figure: go.Figure, variation: Variation) -> None:
-    for uplink, dash in zip(UPLINKS, ("solid", "dash"), strict=True):
-        for arm in ARMS:
-            line = go.Scatter(
-                x=[float(value) for value in variation.values],
-                y=[plan.seconds_per_round[f"{uplink}.{arm}"] for plan in variation.plans],
-                name=f"{uplink}, {NAMES[arm]}",
-                mode="lines+markers",
-                line={"color": LINE_COLOURS[arm], "dash": dash},
-            )
-            figure.add_trace(line, row=2, col=1)
-    figure.update_xaxes(title_text=variation.setting, row=2, col=1)
-    figure.update_yaxes(title_text="seconds a round", type="log", row=2, col=1)
+def _curves(variation: Variation) -> Plot:
+    lines = [
+        Line(
+            f"{uplink}, {NAMES[arm]}",
+            np.array([float(value) for value in variation.values]),
+            # None, where no sizes are feasible, is a gap
+            np.array([plan.seconds_per_round[f"{uplink}.{arm}"] for plan in variation.plans], dtype=float),
+            LINE_COLOURS[arm],
+            dash,
+            width=2,
+            markers=True,
+        )
+        for uplink, dash in zip(UPLINKS, ("solid", "dash"), strict=True)
+        for arm in ARMS
+    ]
+    title = f"seconds a round by {variation.setting}"
+    return Plot(title, "", Axis(variation.setting), Axis("seconds a round", scale="log"), tuple(lines))
 
 
 def _means(values: Floats, groups: list[Ints]) -> Floats:

@@ -1,10 +1,10 @@
 """Results to look at: one self-contained page from any set of runs."""
 
 from histfl.reports.answer import answer_sentence, answer_table, runs_table
+from histfl.reports.figures import write_figures
 from histfl.reports.gather import Gathered, ShownRun, gather
 from histfl.reports.groups import Group, groups_of
 from histfl.reports.page import report_page, write_report
-from histfl.reports.paper import write_figures
 from histfl.reports.style import COLOURS
 
 __all__ = [

@@ -6,13 +6,13 @@ One table serves the page, the terminal, CSV and LaTeX, so that all of them say 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from histfl.errors import article
 from histfl.reports.gather import ShownRun
 from histfl.reports.groups import Group, baseline_of, objective_of
+from histfl.reports.tables import Cell, Column, Table
 from histfl.runs.records import in_megabytes
 from histfl.training.objective import Objective
 
@@ -27,34 +27,6 @@ TOTALS = (
     ("simulated_seconds", "simulated s", ".4g"),
     ("energy_joules", "joules", ".4g"),
 )
-
-
-@dataclass(frozen=True)
-class Cell:
-    """What is written and the number behind it, unrounded (None: there is none); `note` is a remark on it."""
-
-    text: str
-    value: float | str | None
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Column:
-    """`key` names the column in files, `title` for readers; columns of one `group` share a heading."""
-
-    key: str
-    title: str
-    group: str = ""
-
-    @property
-    def heading(self) -> str:
-        return f"{self.title} {self.group}".strip()
-
-
-@dataclass(frozen=True)
-class Table:
-    columns: tuple[Column, ...]
-    rows: tuple[tuple[Cell, ...], ...]
 
 
 def answer_table(groups: Sequence[Group]) -> Table:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import plotly.graph_objects as go
+import numpy as np
 from rich.table import Table
 
-from histfl.reports import COLOURS
 from histfl.reports.bound import Bound
-from histfl.reports.html import write_figure
+from histfl.reports.html import write_plots
+from histfl.reports.plots import Axis, Line, Plot
+from histfl.reports.style import COLOURS
 
 TERM_COLOURS = tuple(colour for colour in COLOURS if colour != "#000000")  # black is what was measured
 
@@ -96,34 +97,27 @@ def _step_sizes(bound: Bound) -> str:
 
 def draw_bound(bound: Bound, path: Path) -> None:
     """The measured gradient and every term over the rounds, as one self-contained page."""
-    write_figure(path, bound_figure(bound))
+    title = f"Theorem {bound.run.theorem} on {bound.run.folder.name}"
+    write_plots(path, title, [bound_plot(bound)], 650, subtitle=_worth(bound))
 
 
-def bound_figure(bound: Bound) -> go.Figure:
+def bound_plot(bound: Bound, title: str = "", about: str = "") -> Plot:
     """The bound of a run that ended after each recorded round, term by term; a logarithmic scale."""
-    figure = go.Figure()
     history = bound.history
+    rounds = np.array([point.rounds for point in history], dtype=np.float64)
 
-    def line(name: str, values: Sequence[float], style: dict[str, object]) -> None:
+    def line(name: str, values: Sequence[float], colour: str, width: float, dash: str = "solid") -> Line:
         # A logarithmic axis has no place for the zeros and the negative values of unbiased estimates.
-        shown = [value if value > 0 else None for value in values]
-        rounds = [point.rounds for point in history]
-        figure.add_scatter(x=rounds, y=shown, name=name, mode="lines+markers", line=style)
+        shown = np.array([value if value > 0 else np.nan for value in values])
+        return Line(name, rounds, shown, colour, dash, width, markers=True)
 
-    line("measured ||grad f||^2", [p.gradient_norm for p in history], {"color": "#000000", "width": 1})
-    line("its mean so far", [p.measured for p in history], {"color": "#000000", "width": 3})
-    line("the bound", [p.bound for p in history], {"color": "#999999", "width": 3, "dash": "dash"})
+    lines = [
+        line("measured ||grad f||^2", [p.gradient_norm for p in history], "#000000", 1),
+        line("its mean so far", [p.measured for p in history], "#000000", 3),
+        line("the bound", [p.bound for p in history], "#999999", 3, "dash"),
+    ]
     for index, term in enumerate(bound.final.terms):
         values = [point.terms[index].value for point in history]
-        line(term.name, values, {"color": TERM_COLOURS[index % len(TERM_COLOURS)], "width": 1.5})
-    figure.update_layout(
-        template="plotly_white",
-        height=650,
-        title={
-            "text": f"Theorem {bound.run.theorem} on {bound.run.folder.name}",
-            "subtitle": {"text": _worth(bound)},
-        },
-        xaxis={"title": "global rounds", "rangemode": "tozero"},
-        yaxis={"title": "squared gradient norm", "type": "log", "exponentformat": "power"},
-    )
-    return figure
+        lines.append(line(term.name, values, TERM_COLOURS[index % len(TERM_COLOURS)], 1.5))
+    y = Axis("squared gradient norm", scale="powers")
+    return Plot(title, about, Axis("global rounds", from_zero=True), y, tuple(lines))

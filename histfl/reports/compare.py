@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import plotly.graph_objects as go
-
 from histfl import arguments
 from histfl.errors import UsageError, shown
 from histfl.reports import (
@@ -20,8 +18,9 @@ from histfl.reports import (
     runs_table,
     write_report,
 )
-from histfl.reports.figures import AXES, accuracy_figure
+from histfl.reports.figures import AXES, accuracy_plot
 from histfl.reports.html import table_html
+from histfl.reports.plots import on_screen
 from histfl.runs.run import Run
 
 
@@ -47,11 +46,11 @@ class Comparison:
         keys = [column.key for column in table.columns]
         return [dict(zip(keys, [cell.value for cell in row], strict=True)) for row in table.rows]
 
-    def plot(self, against: str = "megabytes_per_client") -> go.Figure:
-        """Test accuracy against megabytes_per_client, simulated_seconds or round."""
+    def plot(self, against: str = "megabytes_per_client") -> Any:
+        """Test accuracy against megabytes_per_client, simulated_seconds or round: a plotly figure."""
         if not isinstance(against, str) or against not in AXES:
             raise UsageError(f"plot against {shown(against)}; use {', '.join(AXES)}")
-        return accuracy_figure(self.groups, against)
+        return on_screen(accuracy_plot(self.groups, against))
 
     def write_report(self, path: Path | str) -> None:
         """The comparison as one self-contained page, such as report.html."""

@@ -11,15 +11,13 @@ import hashlib
 import html
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-import plotly.graph_objects as go
-import plotly.io
 from plotly.offline import get_plotlyjs
 
-from histfl.reports.answer import Cell, Table
+from histfl.reports.plots import Plot, figure_json, on_page, on_screen
+from histfl.reports.tables import Cell, Table
 from histfl.runs.store import write_whole
 
 FRAME = """<!doctype html>
@@ -31,15 +29,6 @@ FRAME = """<!doctype html>
 <script>{plotly}</script><script>{script}</script>
 </body></html>
 """
-
-
-@dataclass(frozen=True)
-class Plot:
-    """A figure with its title and, for those who do not see it, what it shows."""
-
-    title: str
-    description: str
-    figure: go.Figure
 
 
 def escape(text: object) -> str:
@@ -61,9 +50,10 @@ def frame(title: str, body: str, *, refresh_seconds: int | None = None) -> str:
     )
 
 
-def write_figure(path: Path, figure: go.Figure) -> None:
-    """One figure as a self-contained page, whole or not at all."""
-    write_whole(path, figure.to_html(include_plotlyjs=True).encode(errors="backslashreplace"))
+def write_plots(path: Path, title: str, plots: Sequence[Plot], height: int, *, subtitle: str = "") -> None:
+    """Plots as a self-contained page of their own, whole or not at all."""
+    page = on_page(title, plots, height, subtitle=subtitle).to_html(include_plotlyjs=True)
+    write_whole(path, page.encode(errors="backslashreplace"))
 
 
 def plots_html(plots: Sequence[Plot], key: str) -> str:
@@ -72,14 +62,12 @@ def plots_html(plots: Sequence[Plot], key: str) -> str:
 
 
 def _plot(plot: Plot, key: str) -> str:
-    figure = plot.figure.to_dict()
-    figure["layout"].pop("template", None)  # the page brings its own
+    figure, title, about = on_screen(plot), escape(plot.title), escape(plot.about)
     return (
-        f"<figure><figcaption><b>{escape(plot.title)}</b>{escape(plot.description)}</figcaption>"
+        f"<figure><figcaption><b>{title}</b>{about}</figcaption>"
         f'<div class="plot" id="plot-{key}" data-figure="data-{key}" role="img" '
-        f'style="min-height:{plot.figure.layout.height or 450}px" '
-        f'aria-label="{escape(plot.title)}. {escape(plot.description)}"></div>'
-        f'<script type="application/json" id="data-{key}">{script_json(plotly.io.to_json(figure, validate=False))}</script></figure>'
+        f'style="min-height:{figure.layout.height}px" aria-label="{title}. {about}"></div>'
+        f'<script type="application/json" id="data-{key}">{script_json(figure_json(figure))}</script></figure>'
     )
 
 

@@ -10,19 +10,13 @@ import tomli_w
 
 from histfl.errors import HistflError
 from histfl.reports.answer import answer_sentence, answer_table, runs_table
-from histfl.reports.drawings import label_figure, label_table, partition_figure, partition_table
-from histfl.reports.figures import (
-    AXES,
-    accuracy_figure,
-    cell_figure,
-    error_figure,
-    laid_out,
-    part_figure,
-    size_figure,
-)
+from histfl.reports.bound import bound_of
+from histfl.reports.bound_page import bound_plot, sentences
+from histfl.reports.figures import AXES, accuracy_plot, cell_plot, error_plot, part_plot, size_plot
 from histfl.reports.gather import Gathered, ShownRun
 from histfl.reports.groups import Group, baseline_of, groups_of, objective_of, settings_in_words
-from histfl.reports.html import Plot, escape, frame, plots_html, table_html
+from histfl.reports.html import escape, frame, plots_html, table_html
+from histfl.reports.pictures import label_plot, label_table, partition_plot, partition_table
 from histfl.runs.store import write_whole
 
 PARTITIONS, LABEL_MIXES, THEORIES = 6, 3, 4  # pictures on one page; the rest is a report of their own
@@ -100,10 +94,10 @@ def _sections(groups: Sequence[Group], runs: Sequence[ShownRun]) -> Iterator[tup
     yield (
         "accuracy",
         f"{objective_of(groups).aim.title.capitalize()} against its cost",
-        plots_html(_accuracy(groups), "accuracy"),
+        plots_html([accuracy_plot(groups, key) for key in AXES], "accuracy"),
     )
-    yield "latency", "Where the time goes", plots_html(_latency(groups), "latency")
-    yield "sizes", "Submodel sizes", plots_html(_sizes(groups), "sizes")
+    yield "latency", "Where the time goes", plots_html([part_plot(groups), cell_plot(groups)], "latency")
+    yield "sizes", "Submodel sizes", plots_html([size_plot(groups)], "sizes")
     yield "partition", "The partition of the last round", _partition(groups)
     yield "labels", "Who holds which labels", _labels(runs)
     yield "error", "Over-the-air error", _error(groups)
@@ -114,43 +108,6 @@ def _sections(groups: Sequence[Group], runs: Sequence[ShownRun]) -> Iterator[tup
         table_html(runs_table(runs), "Totals of every run, as its summary.json has them.", "every"),
     )
     yield "configuration", "Configuration, versions and command", "".join(map(_configuration, runs))
-
-
-def _accuracy(groups: Sequence[Group]) -> list[Plot]:
-    band = (
-        " Bands reach from the lowest to the highest seed."
-        if any(len(group.runs) > 1 for group in groups)
-        else ""
-    )
-    aim = objective_of(groups).aim
-    return [
-        Plot(
-            f"Test {aim.title} against {label}",
-            f"{'Higher' if aim.higher_is_better else 'Lower'} and further left is better.{band}",
-            accuracy_figure(groups, key),
-        )
-        for key, label in AXES.items()
-    ]
-
-
-def _latency(groups: Sequence[Group]) -> list[Plot]:
-    return [
-        Plot(
-            "Seconds a round, by part", "Of the slowest cell; the mean over the rounds.", part_figure(groups)
-        ),
-        Plot(
-            "Seconds a round, by cell",
-            "The round waits for the slowest cell; the mean over the rounds that a cell took part in.",
-            cell_figure(groups),
-        ),
-    ]
-
-
-def _sizes(groups: Sequence[Group]) -> list[Plot]:
-    text = (
-        "A line a cell; equal cells lie on one another. A band where cells are many or change by the round."
-    )
-    return [Plot("Parameters of the cells' submodels over the rounds", text, size_figure(groups))]
 
 
 def _partition(groups: Sequence[Group]) -> str:
@@ -169,7 +126,7 @@ def _partition(groups: Sequence[Group]) -> str:
             more += f" {hidden} more layers are not drawn."
         text = f"A stripe is a unit, its colour the cell that holds it in round {partition['round']}.{more}"
         table = table_html(partition_table(partition), "Units drawn, by layer and cell.", f"table-{number}")
-        plot = plots_html([Plot(group.name, text, partition_figure(partition))], number)
+        plot = plots_html([partition_plot(partition, group.name, text)], number)
         drawn.append(f"{plot}<details><summary>The numbers</summary>{table}</details>")
     more_groups = (
         f"<p>{len(drawn) - PARTITIONS} more runs are not drawn.</p>" if len(drawn) > PARTITIONS else ""
@@ -191,9 +148,8 @@ def _labels(runs: Sequence[ShownRun]) -> str:
         text = "A column is a client, a row a class; lines part the cells."
         if labels["clients"] > len(labels["shown_clients"]):
             text += f" {len(labels['shown_clients'])} of {labels['clients']} clients are drawn."
-        plot = plots_html(
-            [Plot(f"Samples by client and label: {names}", text, label_figure(labels))], f"labels-{number}"
-        )
+        title = f"Samples by client and label: {names}"
+        plot = plots_html([label_plot(labels, title, text)], f"labels-{number}")
         table = table_html(label_table(labels), "Samples by cell and label.", f"table-labels-{number}")
         drawn.append(f"{plot}<details><summary>The numbers by cell</summary>{table}</details>")
     more = f"<p>{len(mixes) - LABEL_MIXES} more mixes are not drawn.</p>" if len(mixes) > LABEL_MIXES else ""
@@ -202,16 +158,10 @@ def _labels(runs: Sequence[ShownRun]) -> str:
 
 def _error(groups: Sequence[Group]) -> str:
     noisy = [group for group in groups if (group.column("edge_error") > 0).any()]
-    if not noisy:
-        return ""
-    text = "Mean squared error of an entry of an edge's update, the mean over cells and edge rounds."
-    return plots_html([Plot("What the air adds", text, error_figure(noisy))], "error")
+    return plots_html([error_plot(noisy)], "error") if noisy else ""
 
 
 def _theory(runs: Sequence[ShownRun]) -> str:
-    from histfl.reports.bound import bound_of
-    from histfl.reports.bound_page import bound_figure, sentences  # takes its colours from this package
-
     # The theorems are about disjoint submodels: other methods record constants that no bound goes with.
     hist = [run for run in runs if run.folder is not None and run.summary["method"] == "hist"]
     recorded = [run for run in hist if any("theory" in record for record in run.records)]
@@ -224,13 +174,8 @@ def _theory(runs: Sequence[ShownRun]) -> str:
             parts.append(f"<p>{escape(run.name)}: {escape(error)}</p>")
             continue
         words = " ".join(sentences(bound)[:2])
-        figure = bound_figure(bound).update_layout(title=None)
-        figure = laid_out(figure, 400, len(figure.data))
-        parts.append(
-            plots_html(
-                [Plot(f"The terms for {settings_in_words(run.name)}", words, figure)], f"theory-{number}"
-            )
-        )
+        title = f"The terms for {settings_in_words(run.name)}"
+        parts.append(plots_html([bound_plot(bound, title, words)], f"theory-{number}"))
     if len(recorded) > THEORIES:
         parts.append(f"<p>{len(recorded) - THEORIES} more runs have terms: histfl bound shows them.</p>")
     return "".join(parts)

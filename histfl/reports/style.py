@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from plotly.colors import hex_to_rgb, sample_colorscale
+from plotly.colors import sample_colorscale
 
 # Okabe and Ito's palette, told apart by colour-blind readers too.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
@@ -20,15 +20,9 @@ LONGEST_NAME = 44
 def line_style(index: int) -> dict[str, Any]:
     """The index-th line: six colours, then the same ones dashed."""
     return {
-        "color": LINE_COLOURS[index % len(LINE_COLOURS)],
+        "colour": LINE_COLOURS[index % len(LINE_COLOURS)],
         "dash": DASHES[index // len(LINE_COLOURS) % len(DASHES)],
-        "width": 2.5,
     }
-
-
-def band_colour(index: int) -> str:
-    red, green, blue = hex_to_rgb(LINE_COLOURS[index % len(LINE_COLOURS)])
-    return f"rgba({red},{green},{blue},0.18)"
 
 
 def cell_colours(cells: int) -> list[str]:

@@ -1,15 +1,18 @@
-"""What a reproduction is made of: arms to run and, from their results, rows, verdicts and curves."""
+"""What a reproduction is made of: arms to run and, from their results, rows, verdicts and curves; what several share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
+
 from histfl.errors import UsageError
-from histfl.network.network import Floats
-from histfl.reproduce.names import TITLES
-from histfl.reproduce.results import Results
+from histfl.reports.plots import Axis, Line, Plot
+from histfl.reports.style import LINE_COLOURS
+from histfl.reproduce import TITLES
+from histfl.reproduce.results import Repeats, Results, Spread
 from histfl.runs.arms import Arm
 from histfl.runs.config import Config
 from histfl.settings import checked
@@ -78,31 +81,6 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Curve:
-    """A line with its seeds' range: arrays of one length; `colour` and `dashed` choose its look."""
-
-    name: str
-    x: Floats
-    y: Floats
-    low: Floats
-    high: Floats
-    colour: int = 0
-    dashed: bool = False
-
-
-@dataclass(frozen=True)
-class Panel:
-    """One plot of a figure; `points` marks every value (few of them), else the curves are plain lines."""
-
-    title: str
-    x_label: str
-    y_label: str
-    curves: tuple[Curve, ...]
-    points: bool = False
-    log_y: bool = False
-
-
-@dataclass(frozen=True)
 class Artefact:
     """A figure or table of the paper at one scale.
 
@@ -115,7 +93,7 @@ class Artefact:
     choices: tuple[Choice, ...]
     arms: tuple[Arm, ...]
     rows: Callable[[Results], Sequence[Row]]
-    panels: Callable[[Results], Sequence[Panel]]
+    panels: Callable[[Results], Sequence[Plot]]
     smaller: str = ""
 
     @property
@@ -142,3 +120,107 @@ def arm(settings: Mapping[str, Any], **labels: Any) -> Arm:
         tables.setdefault(section, {})[key] = list(value) if isinstance(value, tuple) else value
     name = "-".join(LABELS[label][1].format(value) for label, value in labels.items())
     return Arm(name, checked(Config, tables, f"arm {name}"), labels)
+
+
+def panel(title: str, x: str, y: str, lines: Iterable[Line], *, log_y: bool = False) -> Plot:
+    """One plot of a figure."""
+    scale: Literal["log", "linear"] = "log" if log_y else "linear"
+    return Plot(title, f"{y} against {x}.", Axis(x), Axis(y, scale=scale), tuple(lines))
+
+
+def learning_curve(
+    repeats: Repeats, name: str, across: str, *, colour: int, dashed: bool = False
+) -> tuple[Line, ...]:
+    """Test accuracy against the column `across`, the mean over the seeds; nothing before the first run."""
+    if not repeats.common_rounds:
+        return ()
+    accuracy = repeats.column("accuracy")
+    band = accuracy.min(axis=0), accuracy.max(axis=0)
+    look = _look(colour, dashed)
+    return (
+        Line(name, repeats.column(across).mean(axis=0), accuracy.mean(axis=0), *look, width=2, band=band),
+    )
+
+
+def curve_of(
+    points: Iterable[tuple[float, Spread]], name: str, *, colour: int, dashed: bool = False
+) -> tuple[Line, ...]:
+    """One value of x and its spread a point; points that no seed reached are left out."""
+    known = [
+        (x, [v for v in spread.values if v is not None]) for x, spread in points if spread.number is not None
+    ]
+    if not known:
+        return ()
+    x = np.array([x for x, _ in known], dtype=np.float64)
+    mean, low, high = (
+        np.array([read(values) for _, values in known], dtype=np.float64)
+        for read in (np.mean, np.min, np.max)
+    )
+    return (Line(name, x, mean, *_look(colour, dashed), width=2, band=(low, high), markers=True),)
+
+
+def _look(colour: int, dashed: bool) -> tuple[str, str]:
+    return LINE_COLOURS[colour % len(LINE_COLOURS)], "dash" if dashed else "solid"
+
+
+# What several artefacts share.
+LOAD, LOAD_LABEL = "megabytes_per_client", "MB sent by a client"
+Setting = tuple[str, int]  # split, cells
+
+METHODS = {"hist": "HIST", "hfedavg": "HFedAvg"}
+SPLITS = {"shards": "fully non-i.i.d.", "cell-iid": "cell i.i.d., client non-i.i.d."}
+
+# HIST Sec. VI-B: the two-layer network on Fashion-MNIST, 60 clients.
+MLP: dict[str, Any] = {
+    "model.name": "mlp",
+    "model.hidden": 300,
+    "data.name": "fashion-mnist",
+    "network.clients": 60,
+    "training.edge_rounds": 5,
+    "training.local_steps": 20,
+    "training.batch_size": 50,
+    "training.learning_rate": 0.01,
+}
+OPTIMISER = Choice(
+    "plain SGD, batch 50, learning rate 0.01, no momentum, inputs normalised by (0.5, 0.5), no dropout",
+    "the paper names none of them; these are the settings of the authors' public code, less its dropout, which "
+    "the paper does not mention",
+)
+HFEDAVG_LAST = "HFedAvg of the last cell alone"
+LAST_CELL = Choice(
+    f"{HFEDAVG_LAST} is run beside HFedAvg, a client's load counted as if all cells sent",
+    "the first version of the authors' public code empties the list of the edges' models for every cell, so that the "
+    "cloud takes over the last cell's model alone; a later version has that mended. Whether the paper's numbers come from "
+    "the first cannot be known, but they can be compared",
+)
+BYTES = Choice(
+    "a megabyte is 2^20 bytes, 4 bytes a parameter, client to edge alone",
+    "the paper says parameters transmitted per client and gives the model as 0.91 MB, which is 238,510 x 4 / 2^20",
+)
+
+
+def of(results: Results, method: str, setting: Setting, **more: Any) -> Repeats:
+    """The runs of a method, with all cells and the artefact's own alpha but where `more` labels say otherwise."""
+    labels = {"active_cells": None, "alpha": None, **more}
+    return results.of(method=method, split=setting[0], cells=setting[1], **labels)
+
+
+def quick_images(scale: Scale) -> str:
+    """Fashion-MNIST where this machine has it, else the images inside the package."""
+    return "fashion-mnist" if "fashion-mnist" in scale.here else "fashion-mnist-mini"
+
+
+def quick_mlp(scale: Scale) -> dict[str, Any]:
+    """The quick scale's network: 20 clients and a larger step, so that few rounds tell the methods apart."""
+    return {
+        **MLP,
+        "data.name": quick_images(scale),
+        "network.clients": 20,
+        "training.learning_rate": 0.05,
+    }
+
+
+def quick_words(scale: Scale, *further: str) -> str:
+    """What the quick scale makes smaller, in a sentence."""
+    images = "Fashion-MNIST" if quick_images(scale) == "fashion-mnist" else "14,000 embedded images"
+    return ", ".join((images, "20 clients in place of 60", "learning rate 0.05", *further)) + "."

@@ -11,18 +11,26 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from histfl.reproduce.artefact import LABELS, Artefact, Choice, Panel, Row, Scale, Verdict, arm
-from histfl.reproduce.bases import (
+from histfl.reports.plots import Plot
+from histfl.reproduce.artefact import (
     HFEDAVG_LAST,
+    LABELS,
     LOAD,
     LOAD_LABEL,
     METHODS,
     SPLITS,
+    Artefact,
+    Choice,
+    Row,
+    Scale,
     Setting,
+    Verdict,
+    arm,
+    learning_curve,
     of,
+    panel,
 )
 from histfl.reproduce.claims import judged, told, trend, versus
-from histfl.reproduce.drawing import learning_curve
 from histfl.reproduce.results import LAST, Repeats, Results, Spread
 from histfl.runs.arms import Arm
 
@@ -155,10 +163,10 @@ def cost_ratio(
     return Spread(tuple(times * a / b if a and b else None for a, b in pairs), ours.asked, waiting)
 
 
-def cost_panels(results: Results, settings: Sequence[Setting]) -> list[Panel]:
+def cost_panels(results: Results, settings: Sequence[Setting]) -> list[Plot]:
     """Accuracy against what a client has sent, a panel a split."""
     return [
-        Panel(
+        panel(
             SPLITS[split],
             LOAD_LABEL,
             "test accuracy",

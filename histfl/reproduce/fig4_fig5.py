@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from histfl.reproduce.artefact import Artefact, Choice, Panel, Row, Scale, arm
-from histfl.reproduce.bases import (
+from histfl.reports.plots import Plot
+from histfl.reproduce.artefact import (
     BYTES,
     HFEDAVG_LAST,
     LAST_CELL,
@@ -17,13 +17,19 @@ from histfl.reproduce.bases import (
     MLP,
     OPTIMISER,
     SPLITS,
+    Artefact,
+    Choice,
+    Row,
+    Scale,
+    arm,
+    curve_of,
     of,
+    panel,
     quick_mlp,
     quick_words,
 )
 from histfl.reproduce.claims import told, trend, versus
 from histfl.reproduce.cost_table import HFEDAVG, HIST, cost_panels, last_cell_alone
-from histfl.reproduce.drawing import curve_of
 from histfl.reproduce.results import Results, Spread
 from histfl.runs.arms import Arm
 
@@ -95,7 +101,7 @@ class _Load:
                     rounds = rounds_for(self.loads[-1], contender.labels["method"], cells)
                     yield contender.arm(self.base, rounds=rounds, setting=(split, cells), seed=seed)
 
-    def panels(self, results: Results) -> list[Panel]:
+    def panels(self, results: Results) -> list[Plot]:
         return cost_panels(results, [(split, cells) for split in self.splits for cells in self.cell_numbers])
 
 
@@ -169,10 +175,10 @@ class _Cost:
                     settings = self.base | ends | {"training.rounds": self.most_rounds[method]}
                     yield arm(settings, method=method, cells=cells, split=split, seed=seed)
 
-    def panels(self, results: Results) -> list[Panel]:
+    def panels(self, results: Results) -> list[Plot]:
         return [self.panel(results, split) for split in self.splits]
 
-    def panel(self, results: Results, split: str) -> Panel:
+    def panel(self, results: Results, split: str) -> Plot:
         curves = [
             curve
             for colour, (method, name) in enumerate(METHODS.items())
@@ -184,7 +190,7 @@ class _Cost:
             )
         ]
         cost = f"MB a client to {self.target:.0%}"
-        return Panel(SPLITS[split], "number of cells N", cost, tuple(curves), points=True)
+        return panel(SPLITS[split], "number of cells N", cost, tuple(curves))
 
 
 def fig5(scale: Scale) -> Artefact:

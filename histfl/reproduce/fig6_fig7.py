@@ -6,10 +6,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from histfl.reproduce.artefact import Artefact, Choice, Panel, Row, Scale, arm
-from histfl.reproduce.bases import MLP, OPTIMISER, SPLITS, quick_mlp, quick_words
+from histfl.reports.plots import Plot
+from histfl.reproduce.artefact import (
+    MLP,
+    OPTIMISER,
+    SPLITS,
+    Artefact,
+    Choice,
+    Row,
+    Scale,
+    arm,
+    learning_curve,
+    panel,
+    quick_mlp,
+    quick_words,
+)
 from histfl.reproduce.claims import Direction, judged, told, trend
-from histfl.reproduce.drawing import learning_curve
 from histfl.reproduce.results import Repeats, Results
 from histfl.runs.arms import Arm
 
@@ -65,7 +77,7 @@ class _Periods:
             for period in PERIODS:
                 yield arm(self.base | ends, **period, split=split, seed=seed)
 
-    def panels(self, results: Results) -> list[Panel]:
+    def panels(self, results: Results) -> list[Plot]:
         return [
             learning_panel(
                 split,
@@ -100,7 +112,7 @@ def _period(period: Mapping[str, Any]) -> str:
 
 def learning_panel(
     split: str, curves: Sequence[tuple[str, Repeats]], *, dashed: Sequence[bool] | None = None
-) -> Panel:
+) -> Plot:
     """Test accuracy over the global rounds, a curve a name."""
     lines = [
         line
@@ -109,7 +121,7 @@ def learning_panel(
         )
         for line in learning_curve(repeats, name, "round", colour=colour, dashed=dash)
     ]
-    return Panel(SPLITS[split], "global rounds", "test accuracy", tuple(lines))
+    return panel(SPLITS[split], "global rounds", "test accuracy", tuple(lines))
 
 
 @dataclass(frozen=True)
@@ -157,7 +169,7 @@ class _Participants:
             for value in self.numbers.values():
                 yield arm(settings, participants=value, split=split, seed=seed)
 
-    def panels(self, results: Results) -> list[Panel]:
+    def panels(self, results: Results) -> list[Plot]:
         return [
             learning_panel(
                 split,

@@ -6,10 +6,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from histfl.reproduce.artefact import Artefact, Choice, Panel, Row, Scale, arm
-from histfl.reproduce.bases import MLP, OPTIMISER, quick_mlp, quick_words
+from histfl.reports.plots import Plot
+from histfl.reproduce.artefact import (
+    MLP,
+    OPTIMISER,
+    Artefact,
+    Choice,
+    Row,
+    Scale,
+    arm,
+    curve_of,
+    learning_curve,
+    panel,
+    quick_mlp,
+    quick_words,
+)
 from histfl.reproduce.claims import in_words, judged, told, trend, versus
-from histfl.reproduce.drawing import curve_of, learning_curve
 from histfl.reproduce.results import Repeats, Results, Spread
 from histfl.runs.arms import Arm
 
@@ -91,7 +103,7 @@ class _Sizing:
             {"optimised": ours.number, "uniform": theirs.number},
         )
 
-    def panels(self, results: Results) -> list[Panel]:
+    def panels(self, results: Results) -> list[Plot]:
         by_cells = [
             curve
             for colour, scheme in enumerate(SCHEMES)
@@ -104,16 +116,16 @@ class _Sizing:
         return [
             self.learning(results, "round", "global rounds"),
             self.learning(results, SECONDS, "simulated seconds"),
-            Panel(self.seconds, "number of cells N", self.seconds, tuple(by_cells), points=True, log_y=True),
+            panel(self.seconds, "number of cells N", self.seconds, tuple(by_cells), log_y=True),
         ]
 
-    def learning(self, results: Results, across: str, label: str) -> Panel:
+    def learning(self, results: Results, across: str, label: str) -> Plot:
         curves = [
             curve
             for colour, scheme in enumerate(SCHEMES)
             for curve in learning_curve(self.of(results, scheme, 4), scheme, across, colour=colour)
         ]
-        return Panel(f"N = 4, over {label}", label, "test accuracy", tuple(curves))
+        return panel(f"N = 4, over {label}", label, "test accuracy", tuple(curves))
 
     def arms(self, seed: int) -> Iterator[Arm]:
         network = {"network.profile": "paper", "uplink.name": "fdma", "training.targets": (self.target,)}

@@ -7,10 +7,22 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from histfl.reproduce.artefact import Artefact, Choice, Curve, Panel, Row, Scale, arm
-from histfl.reproduce.bases import MLP, OPTIMISER, quick_mlp, quick_words
+from histfl.reports.plots import Line, Plot
+from histfl.reproduce.artefact import (
+    MLP,
+    OPTIMISER,
+    Artefact,
+    Choice,
+    Row,
+    Scale,
+    arm,
+    curve_of,
+    learning_curve,
+    panel,
+    quick_mlp,
+    quick_words,
+)
 from histfl.reproduce.claims import in_words, judged, numbers, told, trend, versus
-from histfl.reproduce.drawing import curve_of, learning_curve
 from histfl.reproduce.fig8 import RADIO, SECONDS
 from histfl.reproduce.results import Repeats, Results, Spread
 from histfl.runs.arms import Arm
@@ -134,7 +146,7 @@ class _Air:
         name = f"simulated seconds a global round of {AIR_HIST}"
         return Row(name, "independent of n_j", in_words(points), verdict, why, numbers(points))
 
-    def panels(self, results: Results) -> list[Panel]:
+    def panels(self, results: Results) -> list[Plot]:
         learning = [
             curve
             for colour, ratio in enumerate(self.ratios_db)
@@ -151,9 +163,9 @@ class _Air:
         snr = _lines(by_ratio, self.timed, list(SCHEMES))
         clients = _lines(by_clients, self.clients_a_cell, [AIR_HIST, AIR_WHOLE, OMA_HIST])
         return [
-            Panel("HIST by SNR", "global rounds", "test accuracy", tuple(learning)),
-            Panel("by SNR", "SNR, dB", self.seconds, snr, points=True, log_y=True),
-            Panel("by clients a cell", "clients a cell n_j", self.seconds, clients, points=True, log_y=True),
+            panel("HIST by SNR", "global rounds", "test accuracy", tuple(learning)),
+            panel("by SNR", "SNR, dB", self.seconds, snr, log_y=True),
+            panel("by clients a cell", "clients a cell n_j", self.seconds, clients, log_y=True),
         ]
 
     def arms(self, seed: int) -> Iterator[Arm]:
@@ -174,7 +186,7 @@ class _Air:
 
 def _lines(
     read: Callable[[str], dict[str, Spread]], places: Sequence[float], schemes: Sequence[str]
-) -> tuple[Curve, ...]:
+) -> tuple[Line, ...]:
     return tuple(
         curve
         for colour, scheme in enumerate(schemes)

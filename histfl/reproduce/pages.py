@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from histfl.errors import UsageError
-from histfl.reports.answer import Cell, Column, Table
-from histfl.reports.html import Plot, escape, frame, plots_html, table_html
-from histfl.reproduce.artefact import Artefact, Panel, Row, Verdict
-from histfl.reproduce.drawing import plotly_figure, svg
+from histfl.reports.html import escape, frame, plots_html, table_html
+from histfl.reports.plots import Plot, as_svg
+from histfl.reports.tables import Cell, Column, Table
+from histfl.reproduce.artefact import Artefact, Row, Verdict
 from histfl.reproduce.files import kept_results, parts
 from histfl.reproduce.results import Result, Results
 from histfl.runs.store import storage_errors, write_whole
@@ -55,12 +55,8 @@ def answer_json(artefact: Artefact, rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def answer_page(artefact: Artefact, rows: Sequence[Row], panels: Sequence[Panel]) -> str:
+def answer_page(artefact: Artefact, rows: Sequence[Row], panels: Sequence[Plot]) -> str:
     """One self-contained page: the figure, the table, and the choices that the paper leaves open."""
-    plots = [
-        Plot(panel.title, f"{panel.y_label} against {panel.x_label}.", plotly_figure(panel))
-        for panel in panels
-    ]
     remarks = "".join(
         f"<h2>{heading}</h2><ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>"
         for heading, lines in _remarks(rows)
@@ -71,7 +67,7 @@ def answer_page(artefact: Artefact, rows: Sequence[Row], panels: Sequence[Panel]
     smaller = f"<p>Made smaller: {escape(artefact.smaller)}</p>" if artefact.smaller else ""
     body = (
         f"<header><h1>{escape(artefact.title)}</h1><p>{escape(artefact.paper)}</p></header><main>{smaller}"
-        f"{plots_html(plots, 'figure')}{table_html(rows_table(rows), 'The paper and ours.', 'answer')}"
+        f"{plots_html(panels, 'figure')}{table_html(rows_table(rows), 'The paper and ours.', 'answer')}"
         f"{remarks}<h2>Choices</h2><ul>{choices}</ul></main>"
     )
     return frame(artefact.title, body)
@@ -88,9 +84,9 @@ def write_documentation(artefacts: Sequence[Artefact], results: Path, docs: Path
     for artefact in artefacts:
         found, stale = kept_results(artefact, results)
         rows, panels = artefact.rows(found), artefact.panels(found)
-        drawn = any(panel.curves for panel in panels)
+        drawn = any(panel.marks for panel in panels)
         if drawn:
-            write_whole(figures / f"{artefact.name}.svg", svg(panels))
+            write_whole(figures / f"{artefact.name}.svg", as_svg(panels, "drawing the page"))
         picture = f"![{artefact.title}](figures/reproduction/{artefact.name}.svg)\n" if drawn else ""
         sections.append(_section(artefact, rows, picture, found, stale))
         counts = Counter(row.verdict for row in rows if not row.beside)

@@ -6,8 +6,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from histfl.reproduce.artefact import Artefact, Choice, Scale
-from histfl.reproduce.bases import BYTES, LAST_CELL, METHODS, MLP, OPTIMISER, quick_images
+from histfl.reproduce.artefact import (
+    BYTES,
+    LAST_CELL,
+    METHODS,
+    MLP,
+    OPTIMISER,
+    Artefact,
+    Choice,
+    Scale,
+    quick_images,
+)
 from histfl.reproduce.cost_table import SETTINGS, CostTable, cost_table, last_cell_alone
 
 BOTH_WAYS = Choice(

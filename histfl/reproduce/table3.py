@@ -11,8 +11,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from histfl.reproduce.artefact import Artefact, Choice, Scale
-from histfl.reproduce.bases import BYTES, Setting
+from histfl.reproduce.artefact import BYTES, Artefact, Choice, Scale, Setting
 from histfl.reproduce.cost_table import SETTINGS, Contender, CostTable, cost_table
 
 EDGE_ROUNDS = 5

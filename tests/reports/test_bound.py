@@ -17,8 +17,9 @@ from histfl.cli import main
 from histfl.errors import UsageError
 from histfl.partition import State
 from histfl.reports.bound import bound_of
-from histfl.reports.bound_page import bound_figure, sentences
+from histfl.reports.bound_page import bound_plot, sentences
 from histfl.reports.bound_run import BoundRun
+from histfl.reports.plots import on_screen
 from histfl.runs.build import build, load_ingredients
 from histfl.runs.config import Config
 from histfl.runs.loading import load_config
@@ -232,7 +233,7 @@ def test_plot_is_one_page_with_every_term(
     text = page.read_text("utf-8")
     assert "model outside the submodel" in text
     assert '<script src="http' not in text
-    figure = bound_figure(bound_of(run))
+    figure = on_screen(bound_plot(bound_of(run)))
     assert [trace.name for trace in figure.data[:3]] == [
         "measured ||grad f||^2",
         "its mean so far",

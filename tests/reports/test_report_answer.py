@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from runs_for_tests import write_run
 
 from histfl.reports import answer_sentence, answer_table, gather, groups_of, runs_table
-from histfl.reports.figures import accuracy_figure, cell_figure, part_figure, size_figure
+from histfl.reports.figures import accuracy_plot, cell_plot, part_plot, size_plot
 from histfl.reports.groups import POINTS, Group, baseline_of
 from histfl.reports.html import escape, script_json, table_html
 from histfl.reports.page import report_page, rerun_command
+from histfl.reports.plots import on_screen
 from histfl.runs.records import in_megabytes
 from histfl.runs.store import RunFolder
 
@@ -93,7 +94,7 @@ def test_seeds_are_one_arm_with_a_mean_and_a_range(tmp_path: Path) -> None:
     assert group.label == "hist (3 seeds)"
     accuracy = answer_table([group]).rows[0][1]
     assert (accuracy.text, accuracy.note) == ("0.620", "0.600 to 0.640")
-    band, line = accuracy_figure([group], "round").data
+    band, line = on_screen(accuracy_plot([group], "round")).data
     assert np.allclose(line.y, np.array([0.9 * n / (n + 3) + 0.02 for n in range(1, 7)]))
     assert np.allclose(band.y[:6] - band.y[:5:-1], 0.04)
     assert band.legendgroup == line.legendgroup  # hidden together
@@ -168,12 +169,12 @@ def test_one_run_alone_is_described(tmp_path: Path) -> None:
 def test_the_figures_show_the_records(compared: Path) -> None:
     groups = groups_in(compared)
     hist = [group.name for group in groups].index("hist")
-    compute, uplink = part_figure(groups).data
+    compute, uplink = on_screen(part_plot(groups)).data
     assert compute.x[hist] == pytest.approx(0.01)
     assert uplink.x[hist] == pytest.approx(0.1)
-    assert np.allclose(cell_figure(groups).data[hist].y, [0.11 / (cell + 1) for cell in range(4)])
-    drawn = size_figure(groups).data[hist]
-    assert np.isnan(drawn.y).sum() == 4  # a gap after each cell's line
+    assert np.allclose(on_screen(cell_plot(groups)).data[hist].y, [0.11 / (cell + 1) for cell in range(4)])
+    drawn = on_screen(size_plot(groups)).data[hist]
+    assert np.isnan(drawn.y).sum() == 3  # gaps between the cells' lines
     assert drawn.y[6 + 1] == 1001  # cell 1 in round 1
 
 
@@ -204,7 +205,7 @@ def test_json_in_the_page_cannot_leave_its_element(text: str) -> None:
 @settings(deadline=None)
 @given(st.text(alphabet="<>&\"'/ab="))
 def test_names_in_tables_are_text(name: str) -> None:
-    from histfl.reports.answer import Cell, Column, Table
+    from histfl.reports.tables import Cell, Column, Table
 
     table = Table(
         (Column("run", name), Column("x", "x", name)), ((Cell(name, name), Cell(name, name, name)),)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,11 +17,11 @@ from PIL import Image
 from runs_for_tests import write_run
 
 from histfl.reports import gather, groups_of
-from histfl.reports.answer import Cell, Column, Table
-from histfl.reports.figures import size_figure, size_lines
-from histfl.reports.paper import as_csv, as_latex, draw_sizes, latex
+from histfl.reports.figures import size_line, size_plot
+from histfl.reports.plots import on_screen
+from histfl.reports.tables import Cell, Column, Table, as_csv, as_latex, latex
 
-Figure = pytest.importorskip("matplotlib.figure", reason="the extra figures is not installed").Figure
+pytest.importorskip("matplotlib.figure", reason="the extra figures is not installed")
 PLOTS = (
     "accuracy-megabytes-per-client",
     "accuracy-simulated-seconds",
@@ -37,12 +38,12 @@ def test_sampled_cells_and_many_are_a_band(tmp_path: Path) -> None:
     write_run(tmp_path / "few", "network.cells=4")
     labels = {group.label: group for group in groups_of(gather([tmp_path]).runs)}
     for name, lines, bands in [("sampled", 1, 1), ("many", 1, 1), ("few", 4, 0)]:
-        axes = Figure().subplots()
-        draw_sizes(axes, [labels[name]])
-        assert (len(axes.lines), len(axes.collections)) == (lines, bands), name
-        assert len(size_figure([labels[name]]).data) == 1 + bands
-    (line,), (low, high) = (size_lines(labels["sampled"]).lines, size_lines(labels["sampled"]).band)
-    assert (low[-1], line[-1], high[-1]) == (1000, 1003, 1006)  # of the sixth round
+        line = size_line(labels[name], 0)
+        assert (len(np.atleast_2d(line.y)), line.band is not None) == (lines, bool(bands)), name
+        assert len(on_screen(size_plot([labels[name]])).data) == 1 + bands
+    line = size_line(labels["sampled"], 0)
+    low, high = line.band
+    assert (low[-1], line.y[-1], high[-1]) == (1000, 1003, 1006)  # of the sixth round
 
 
 @pytest.fixture

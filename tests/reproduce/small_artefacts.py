@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from histfl.reproduce.artefact import Artefact, Choice, Panel, Row, arm
+from histfl.reports.plots import Plot
+from histfl.reproduce.artefact import Artefact, Choice, Row, arm, learning_curve, panel
 from histfl.reproduce.claims import versus
-from histfl.reproduce.drawing import learning_curve
 from histfl.reproduce.results import Results
 
 SETTINGS: dict[str, Any] = {
@@ -35,13 +35,13 @@ def small_artefact(*, seeds: tuple[int, ...] = (1,), smaller: str = "", **settin
         )
         return [versus("MB to 30%", "lower", ours, theirs)]
 
-    def panels(results: Results) -> list[Panel]:
+    def panels(results: Results) -> list[Plot]:
         curves = [
             curve
             for colour, method in enumerate(METHODS)
             for curve in learning_curve(results.of(method=method), method, "round", colour=colour)
         ]
-        return [Panel("learning", "rounds", "accuracy", tuple(curves))]
+        return [panel("learning", "rounds", "accuracy", curves)]
 
     return Artefact(
         name="fig4",

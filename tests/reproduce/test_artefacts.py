@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from histfl.errors import UsageError
+from histfl.reproduce import TITLES
 from histfl.reproduce.artefact import Artefact, Scale
 from histfl.reproduce.fig4_fig5 import rounds_for
 from histfl.reproduce.files import run_folder
-from histfl.reproduce.names import TITLES
 from histfl.reproduce.registry import ARTEFACTS, artefacts, chosen_arms, scale_for
 from histfl.reproduce.results import Results
 from histfl.reproduce.runner import work_of

@@ -13,9 +13,9 @@ from rich.console import Console
 from small_artefacts import small_artefact
 
 from histfl.errors import CheckpointError, UsageError
+from histfl.reports.plots import on_screen
 from histfl.reproduce.artefact import Artefact
 from histfl.reproduce.cost_table import cost_ratio
-from histfl.reproduce.drawing import plotly_figure
 from histfl.reproduce.files import (
     POINTS,
     add_origin,
@@ -218,7 +218,7 @@ def test_the_curves_are_the_means_of_the_seeds_with_their_range(tmp_path: Path) 
     run(artefact, tmp_path)
     (panel,) = artefact.panels(run_results(artefact, tmp_path))
     accuracy = np.array([[r["accuracy"] for r in records(artefact, tmp_path, index)] for index in (0, 2)])
-    band, line, *_ = plotly_figure(panel).data
+    band, line, *_ = on_screen(panel).data
     assert line.y == pytest.approx(accuracy.mean(axis=0), rel=1e-6)
     assert band.y == pytest.approx(np.concatenate((accuracy.max(0), accuracy.min(0)[::-1])), rel=1e-6)
     assert (line.name, list(line.x)) == ("hist", [1, 2, 3, 4])

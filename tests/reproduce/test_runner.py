@@ -19,9 +19,9 @@ from rich.console import Console
 from small_artefacts import small_artefact
 
 from histfl.errors import UsageError
+from histfl.reports.plots import as_svg
 from histfl.reproduce import origin, runner
 from histfl.reproduce.artefact import Artefact
-from histfl.reproduce.drawing import svg
 from histfl.reproduce.files import collect, kept_results, run_folder, run_results
 from histfl.reproduce.runner import How, Tally, carry_out, ending_at, work_of
 from histfl.runs.run import OnRound, Run
@@ -190,7 +190,7 @@ def test_a_run_that_diverges_is_told_and_not_tried_again(tmp_path: Path) -> None
             == (None, None)
         )
         assert results.of().common_rounds == []
-        svg(artefact.panels(results))
+        as_svg(artefact.panels(results), "it")
 
 
 def test_a_run_tells_its_commit_and_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

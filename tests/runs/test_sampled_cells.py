@@ -11,8 +11,9 @@ from histfl.errors import UsageError
 from histfl.planning.request import PlanRequest, make_plan
 from histfl.reports import gather, groups_of, write_report
 from histfl.reports.bound import bound_of
-from histfl.reports.drawings import partition_figure, partition_table
 from histfl.reports.figures import cell_means
+from histfl.reports.pictures import partition_plot, partition_table
+from histfl.reports.plots import on_screen
 from histfl.runs.build import build, load_ingredients
 from histfl.runs.loading import load_config
 from histfl.runs.records import scalars
@@ -57,7 +58,7 @@ def test_the_report_names_cells_by_their_number_in_the_network(
 
     last, partition = run.records[-1]["active_cells"], run.pictures["partition"]
     (layer,) = partition["layers"]
-    shown = np.array(partition_figure(partition).data[0].customdata)[0]
+    shown = np.array(on_screen(partition_plot(partition)).data[0].customdata)[0]
     assert shown.tolist() == [last[owner] for owner in layer["owner"]]
     assert [column.title for column in partition_table(partition).columns[1:]] == [f"cell {c}" for c in last]
     write_report(tmp_path / "report.html", "sampled", gather([folder]))
