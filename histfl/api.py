@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from histfl.reports.compare import compare
 from histfl.runs import run as runs
 from histfl.runs.build import Ingredients, build
 from histfl.runs.config import Config, DataSettings, MethodSettings, TrainingSettings, unread
+from histfl.runs.execute import OnRound, execute
 from histfl.runs.records import Record
 from histfl.runs.sizes import holding
 from histfl.runs.store import RunFolder
@@ -53,7 +55,9 @@ _HOMES = {
 
 
 class Run(runs.Run):
-    """A run in its user's hands: it draws itself."""
+    """A run in its user's hands: it has its trained model, and draws itself."""
+
+    model: nn.Module
 
     def plot(self, against: str = "megabytes_per_client") -> Any:
         """Test accuracy against megabytes_per_client, simulated_seconds or round: a plotly figure."""
@@ -79,7 +83,7 @@ def train(
     memory_gb: float | None = None,
     out: Path | str | None = None,
     resume: bool = False,
-    on_round: runs.OnRound | None = None,
+    on_round: OnRound | None = None,
     **settings: Any,
 ) -> Run:
     """Train `model` (any nn.Module; it is copied, not changed) over `network` and return the run.
@@ -136,14 +140,14 @@ def train(
         _log.warning("train(): %s", reason)
     ingredients = Ingredients(copy_of(model), train_data, test_data, network, holdings)
     experiment = build(config, ingredients, device=device, engine=engine, memory_gb=memory_gb, loss=loss)
-    done = runs.execute(
+    done = execute(
         experiment,
         RunFolder(folder) if folder else None,
         resume=bool(resume),
         on_start=lambda: _tell(*holding(config.method, experiment.hist)),
         on_round=None if on_round is None else _following(on_round, folder),
     )
-    run = Run(**vars(done))
+    run = Run(**{field.name: getattr(done, field.name) for field in fields(done)})
     if folder:
         try:
             run.write_report(folder / "report.html")
@@ -158,7 +162,7 @@ def _tell(share: str, doubts: Sequence[str]) -> None:
         _log.warning("train(): %s", doubt)
 
 
-def _following(on_round: runs.OnRound, folder: Path | None) -> runs.OnRound:
+def _following(on_round: OnRound, folder: Path | None) -> OnRound:
     """The caller's function; where it fails, the error says that it is the caller's and how to go on."""
     how = "nothing of the run is kept, for which train() takes out='runs/first'"
     if folder is not None:

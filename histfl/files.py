@@ -1,13 +1,26 @@
-"""Files that may come from elsewhere: what is no file of its own (a pipe, a device, a socket) is never waited for."""
+"""Reading and writing files, safely.
+
+What is read may come from elsewhere: what is no file of its own (a pipe, a device, a socket) is never waited for.
+What is written is there whole or not at all.
+"""
 
 from __future__ import annotations
 
 import os
+import re
+import secrets
 import stat
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from histfl.errors import DISK_FAILURES, StorageError, UsageError
 from histfl.limits import in_gigabytes, machine_memory
+
+if sys.platform != "win32":
+    import fcntl
 
 _KINDS = {
     stat.S_IFIFO: "a pipe",
@@ -49,3 +62,76 @@ def check_regular(path: Path | str) -> None:
 def _open_regular(path: str, flags: int) -> int:
     check_regular(path)  # before it is opened, which means something to a device
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # what takes its place meanwhile ends at once
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Whole or not at all: a new file takes the old one's name once it is safely on the disk.
+
+    Any number of processes may write one path at a time: each has an unfinished file of its own, which it holds
+    locked, and the last to end stays. What killed processes left is taken away.
+    """
+    with storage_errors(path):
+        _remove_unfinished(path)
+        unfinished, file = _unfinished(path)
+        try:
+            with file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+                if sys.platform == "win32":
+                    file.close()  # there an open file keeps its name
+                unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+
+
+def _unfinished(path: Path) -> tuple[Path, BinaryIO]:
+    """A new file beside `path`, never one that a link leads to, locked as long as it is open."""
+    while True:
+        unfinished = path.with_name(f"{_short(path.name)}.{secrets.token_hex(4)}.unfinished")
+        file = unfinished.open("xb")
+        if _lock(file.fileno()) is not False and unfinished.exists():
+            return unfinished, file
+        file.close()  # another process took it for a leftover before it was locked
+
+
+def _remove_unfinished(path: Path) -> None:
+    """Take away the unfinished files of `path` that no process holds; of a link, not what it leads to."""
+    pattern = re.compile(re.escape(_short(path.name)) + r"(\.[0-9a-f]{8})?\.unfinished")
+    with suppress(OSError):  # they are in nobody's way
+        for left in [entry for entry in path.parent.iterdir() if pattern.fullmatch(entry.name)]:
+            if left.is_symlink():
+                left.unlink(missing_ok=True)
+            elif left.is_file():
+                with left.open("rb") as file:
+                    if _lock(file.fileno()):
+                        left.unlink(missing_ok=True)
+
+
+def _short(name: str) -> str:
+    """What leaves room for an ending where a name is as long as names may be."""
+    return os.fsdecode(os.fsencode(name)[:200])
+
+
+def _lock(descriptor: int) -> bool | None:
+    """Lock an open file: False where another process holds it, None where the disk has no such locks."""
+    if sys.platform == "win32":
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+@contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if error.errno in DISK_FAILURES:
+            raise StorageError(f"cannot write {path}: {reason}; free space or write elsewhere") from error
+        raise UsageError(f"cannot write {path}: {reason}; write elsewhere") from error

@@ -21,7 +21,7 @@ from histfl.models import build_model
 from histfl.network import Network
 from histfl.runs.build import Experiment, Ingredients, build
 from histfl.runs.config import Config
-from histfl.runs.run import execute
+from histfl.runs.execute import execute
 from histfl.settings import checked
 
 CLASSES, TESTED = 10, 500

@@ -66,8 +66,8 @@ def run_all(
     from histfl.reports.live import LivePage, telling
     from histfl.runs.build import check, prepare
     from histfl.runs.config import unread
+    from histfl.runs.execute import execute
     from histfl.runs.progress import progress
-    from histfl.runs.run import execute
     from histfl.runs.sizes import holding
     from histfl.runs.store import RunFolder
     from histfl.runs.work import work_of_a_round

@@ -74,10 +74,10 @@ def bound(
     as_json: Json = False,
 ) -> None:
     """What the convergence theorem says of a run, term by term, on its own constants."""
-    from histfl.reports.bound import bound_of
+    from histfl.reports.bound import bound_in
     from histfl.reports.bound_page import draw_bound, sentences, tables
 
-    found = bound_of(folder)
+    found = bound_in(folder)
     if plot is not None:
         draw_bound(found, plot)
     if as_json:

@@ -92,11 +92,11 @@ def _carry_out(
     found: Sequence[Artefact], folder: Path, how: How, *, only: str | None, until: float | None, as_json: bool
 ) -> None:
     """Run the chosen arms, then answer with all that the folder has."""
+    from histfl.files import storage_errors, write_whole
     from histfl.reproduce.files import run_results
     from histfl.reproduce.pages import answer_json, answer_page
     from histfl.reproduce.registry import chosen_arms
     from histfl.reproduce.runner import carry_out, ending_at, work_of
-    from histfl.runs.store import storage_errors, write_whole
 
     arms = chosen_arms(found, only)
     if until is not None:

@@ -2,7 +2,7 @@
 
 from histfl.reports.answer import answer_sentence, answer_table, runs_table
 from histfl.reports.figures import write_figures
-from histfl.reports.gather import Gathered, ShownRun, gather
+from histfl.reports.gather import Gathered, gather
 from histfl.reports.groups import Group, groups_of
 from histfl.reports.page import report_page, write_report
 from histfl.reports.style import COLOURS
@@ -11,7 +11,6 @@ __all__ = [
     "COLOURS",
     "Gathered",
     "Group",
-    "ShownRun",
     "answer_sentence",
     "answer_table",
     "gather",

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from histfl.errors import article
-from histfl.reports.gather import ShownRun
 from histfl.reports.groups import Group, baseline_of, objective_of
 from histfl.reports.tables import Cell, Column, Table
 from histfl.runs.records import in_megabytes
+from histfl.runs.run import Run
 from histfl.training.objective import Objective
 
 COSTS = (
@@ -59,7 +59,7 @@ def answer_table(groups: Sequence[Group]) -> Table:
     return Table(tuple(columns), tuple(rows))
 
 
-def runs_table(runs: Sequence[ShownRun]) -> Table:
+def runs_table(runs: Sequence[Run]) -> Table:
     """A row a run, its totals as summary.json has them."""
     groups = [Group(run.name, (run,)) for run in runs]
     targets, objective = targets_of(groups), objective_of(groups)
@@ -179,7 +179,7 @@ def _target_columns(target: str, objective: Objective) -> list[Column]:
     return [Column(f"to_{target}_{key}", title, to) for key, title, _ in COSTS]
 
 
-def _mean(group: Group, read: Callable[[ShownRun], float], digits: str) -> Cell:
+def _mean(group: Group, read: Callable[[Run], float], digits: str) -> Cell:
     values = [read(run) for run in group.runs]
     low, high = _written(min(values), digits), _written(max(values), digits)
     spread = f"{low} to {high}" if low != high else ""

@@ -9,7 +9,8 @@ rounds, since the step sizes must suit every one. f* is 0, or the lowest recorde
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,8 +19,11 @@ from typing import Any
 import numpy as np
 
 from histfl.errors import CheckpointError, UsageError
-from histfl.reports.bound_run import BoundRun, caveats, read_run
+from histfl.network import spread_evenly
+from histfl.runs.config import Config
 from histfl.runs.records import Record
+from histfl.runs.run import Run, read_run
+from histfl.runs.store import RunFolder
 from histfl.theory import (
     Condition,
     Constants,
@@ -33,6 +37,47 @@ from histfl.theory import (
 )
 
 VACUOUS = 100.0  # times the measured gradient: two orders of magnitude tell nothing about training
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the theorems read of a run's settings. `participants` [cell] are the clients of an edge round."""
+
+    config: Config
+    clients_per_cell: tuple[int, ...]
+
+    @property
+    def edge_rounds(self) -> int:
+        return self.config.training.edge_rounds
+
+    @property
+    def local_steps(self) -> int:
+        return self.config.training.local_steps
+
+    @property
+    def learning_rate(self) -> float:
+        return self.config.training.learning_rate
+
+    @property
+    def over_the_air(self) -> bool:
+        return self.config.uplink.name == "aircomp"
+
+    @property
+    def participants(self) -> tuple[int, ...]:
+        """n'_j; where updates are lost, those that arrive on average, rounded down."""
+        network = self.config.network
+        most = math.inf if network.participants == "all" else network.participants
+        arriving = (min(count, most) * (1 - network.dropout) for count in self.clients_per_cell)
+        return tuple(max(1, math.floor(round(count, 9))) for count in arriving)
+
+    @property
+    def partial(self) -> bool:
+        return self.config.network.dropout > 0 or self.participants != self.clients_per_cell
+
+    @property
+    def theorem(self) -> int:
+        """1: all clients; 2: some of them; 3: over the air."""
+        return 3 if self.over_the_air else 2 if self.partial else 1
 
 
 @dataclass(frozen=True)
@@ -64,7 +109,8 @@ class Point:
 class Bound:
     """A run's theorem after all its rounds, and after each recorded one."""
 
-    run: BoundRun
+    run: Run
+    setting: Setting
     final: Point
     history: tuple[Point, ...]
     caveats: tuple[str, ...]
@@ -80,34 +126,42 @@ class Bound:
 
     @cached_property
     def steps(self) -> StepSizes:
-        return StepSizes(self.final.constants.smoothness, self.run.participants, partial=self.run.partial)
+        return StepSizes(
+            self.final.constants.smoothness, self.setting.participants, partial=self.setting.partial
+        )
 
     @property
     def conditions(self) -> tuple[Condition, ...]:
-        return self.steps.conditions(edge_rounds=self.run.edge_rounds, local_steps=self.run.local_steps)
+        return self.steps.conditions(
+            edge_rounds=self.setting.edge_rounds, local_steps=self.setting.local_steps
+        )
 
     @property
     def binding(self) -> Condition:
-        return self.steps.binding(edge_rounds=self.run.edge_rounds, local_steps=self.run.local_steps)
+        return self.steps.binding(edge_rounds=self.setting.edge_rounds, local_steps=self.setting.local_steps)
 
     @property
     def holds(self) -> bool:
         """Whether the run's learning rate meets the theorem's conditions."""
-        return self.run.learning_rate <= self.binding.limit
+        return self.setting.learning_rate <= self.binding.limit
 
     @cached_property
     def largest_local_steps(self) -> Largest:
-        return self.steps.largest_local_steps(self.run.learning_rate, edge_rounds=self.run.edge_rounds)
+        return self.steps.largest_local_steps(
+            self.setting.learning_rate, edge_rounds=self.setting.edge_rounds
+        )
 
     @cached_property
     def largest_edge_rounds(self) -> Largest:
-        return self.steps.largest_edge_rounds(self.run.learning_rate, local_steps=self.run.local_steps)
+        return self.steps.largest_edge_rounds(
+            self.setting.learning_rate, local_steps=self.setting.local_steps
+        )
 
     def as_json(self) -> dict[str, Any]:
         final = self.final
         return {
-            "run": str(self.run.folder),
-            "theorem": self.run.theorem,
+            "run": self.run.place,
+            "theorem": self.setting.theorem,
             "rounds": final.rounds,
             "recorded_rounds": [point.rounds for point in self.history],
             "constants": dataclasses.asdict(final.constants),
@@ -123,7 +177,7 @@ class Bound:
             "ratio": final.ratio,
             "vacuous": self.vacuous,
             "step_size": {
-                "learning_rate": self.run.learning_rate,
+                "learning_rate": self.setting.learning_rate,
                 "holds": self.holds,
                 "binding": self.binding.formula,
                 "limit": self.binding.limit,
@@ -145,28 +199,81 @@ class Bound:
         }
 
 
-def bound_of(path: Path) -> Bound:
-    """The bound of the run in folder `path`, from its configuration and records alone."""
-    run = read_run(path)
+def bound_in(path: Path) -> Bound:
+    """The bound of the run in folder `path`; a folder that holds none says what to do."""
+    folder = RunFolder(path)
+    if not folder.config_path.is_file():
+        inside = sorted(each.parent.name for each in path.glob(f"*/{folder.config_path.name}"))
+        hint = f"it holds the runs {', '.join(inside)}; give one of them" if inside else "give a run's folder"
+        raise UsageError(f"{path} holds no run ({folder.config_path.name} is missing); {hint}")
+    return bound_of(read_run(path, path.name))
+
+
+def bound_of(run: Run) -> Bound:
+    """The bound of a run of HIST with recorded constants, from its configuration and records alone."""
+    setting = _setting(run)
     recorded = [position for position, record in enumerate(run.records) if "theory" in record]
     try:
-        history = tuple(_point(run, run.records[: position + 1]) for position in recorded)
-        return Bound(run, _point(run, run.records), history, caveats(run))
+        history = tuple(_point(setting, run.records[: position + 1]) for position in recorded)
+        return Bound(run, setting, _point(setting, run.records), history, tuple(_caveats(setting, run)))
     except (KeyError, TypeError, ValueError, IndexError, ArithmeticError) as error:
         raise CheckpointError(
-            f"the records of {path} are damaged or of another version ({error!r}); train the run again"
+            f"the records of {run.place} are damaged or of another version ({error!r}); train the run again"
         ) from None
 
 
-def _point(run: BoundRun, records: Sequence[Record]) -> Point:
+def _setting(run: Run) -> Setting:
+    """A UsageError where the theorems say nothing about the run."""
+    config = run.config
+    if config.method.name != "hist":
+        raise UsageError(
+            f"{run.place} is a run of method {config.method.name!r}; the theorems are about disjoint submodels "
+            "that cover the model, so give a run of method 'hist'"
+        )
+    if config.network.active_cells != "all":
+        raise UsageError(
+            f"{run.place} is a run with network.active_cells = {config.network.active_cells}; the theorems are about "
+            "networks in which every cell trains in every round, so give a run without it"
+        )
+    if not any("theory" in record for record in run.records):
+        raise UsageError(
+            f"{run.place} has no recorded constants; train again with --set theory.every=5 and another --out"
+        )
+    return Setting(config, _clients_per_cell(run))
+
+
+def _clients_per_cell(run: Run) -> tuple[int, ...]:
+    network, counts = run.config.network, run.summary.get("clients_per_cell")
+    if network.profile in ("uniform", "paper"):
+        return tuple(spread_evenly(network.clients, network.cells).tolist())
+    if not run.finished:
+        raise UsageError(
+            f"{run.place} is not finished, and its clients per cell are told by summary.json alone; finish the run with "
+            "--resume"
+        )
+    if (
+        not isinstance(counts, list)
+        or not all(type(count) is int and count > 0 for count in counts)
+        or (len(counts), sum(counts)) != (network.cells, network.clients)
+    ):
+        raise CheckpointError(
+            f"summary.json of {run.place}: clients_per_cell = {counts} is not of {network.cells} cells and "
+            f"{network.clients} clients; train the run again"
+        )
+    return tuple(counts)
+
+
+def _point(setting: Setting, records: Sequence[Record]) -> Point:
     """The theorem of the run as if it had ended with the last of `records`."""
     estimates = [record["theory"] for record in records if "theory" in record]
     units = [np.array(record["units"], dtype=float) for record in records]
     constants = _constants(estimates, records)
     imbalance = float(np.mean([len(counts) * (counts / counts.sum(axis=0)).max() for counts in units]))
-    error = float(np.mean([record["aggregation_error"] for record in records])) if run.over_the_air else 0.0
+    error = (
+        float(np.mean([record["aggregation_error"] for record in records])) if setting.over_the_air else 0.0
+    )
     norms = [estimate["gradient_norm"] for estimate in estimates]
-    schedule = Schedule(len(records), run.edge_rounds, run.local_steps)
+    schedule = Schedule(len(records), setting.edge_rounds, setting.local_steps)
     return Point(
         rounds=len(records),
         gradient_norm=norms[-1],
@@ -174,7 +281,7 @@ def _point(run: BoundRun, records: Sequence[Record]) -> Point:
         constants=constants,
         imbalance=imbalance,
         aggregation_error=error,
-        terms=_terms(run, constants, schedule, imbalance, error),
+        terms=_terms(setting, constants, schedule, imbalance, error),
     )
 
 
@@ -202,13 +309,13 @@ def _constants(estimates: Sequence[Record], records: Sequence[Record]) -> Consta
 
 
 def _terms(
-    run: BoundRun, constants: Constants, schedule: Schedule, imbalance: float, aggregation_error: float
+    setting: Setting, constants: Constants, schedule: Schedule, imbalance: float, aggregation_error: float
 ) -> Terms:
-    rate, clients = run.learning_rate, run.participants
+    rate, clients = setting.learning_rate, setting.participants
     partial = theorem_2(constants, schedule, rate, participants_per_cell=clients, imbalance=imbalance)
-    if not run.over_the_air:
+    if not setting.over_the_air:
         full = theorem_1(constants, schedule, rate, clients_per_cell=clients, imbalance=imbalance)
-        return partial if run.partial else full
+        return partial if setting.partial else full
     air = theorem_3(
         constants,
         schedule,
@@ -217,7 +324,30 @@ def _terms(
         aggregation_error=aggregation_error,
         imbalance=imbalance,
     )
-    if not run.partial:
+    if not setting.partial:
         return air
     # The paper has no theorem for both at once; the error's term does not depend on who takes part.
     return (*partial[:-2], air[-3], *partial[-2:])
+
+
+def _caveats(setting: Setting, run: Run) -> Iterator[str]:
+    """Where the run departs from the theorems' assumptions, a sentence each."""
+    training = run.config.training
+    for name in ("momentum", "weight_decay", "clip_norm"):
+        if value := getattr(training, name):
+            yield f"The theorems are about plain SGD; this run has {name} = {value:g}."
+    if run.config.network.dropout > 0:
+        yield "Updates were lost; the bound counts the clients whose updates arrive on average, rounded down."
+    if setting.over_the_air and setting.partial:
+        yield (
+            "No theorem of the paper covers partial participation over the air: these are Theorem 2's "
+            "conditions and terms, and Theorem 3's term of the aggregation error."
+        )
+    cells, sizes = len(setting.clients_per_cell), run.records[-1]["submodel_parameters"]
+    parameters = next(record["theory"] for record in run.records if "theory" in record)["parameters"]
+    everywhere = round((sum(sizes) - parameters) / (cells - 1)) if cells > 1 else 0
+    if everywhere > 0:
+        yield (
+            f"{everywhere:,} of {parameters:,} parameters are held by every cell and averaged; the theorems "
+            "assume that none is."
+        )

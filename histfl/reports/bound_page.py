@@ -19,7 +19,7 @@ TERM_COLOURS = tuple(colour for colour in COLOURS if colour != "#000000")  # bla
 def tables(bound: Bound) -> list[Table]:
     """The terms, the constants they were computed from, and the conditions on the learning rate."""
     final = bound.final
-    terms = Table(f"term of Theorem {bound.run.theorem}", "formula", "value", "share", box=None)
+    terms = Table(f"term of Theorem {bound.setting.theorem}", "formula", "value", "share", box=None)
     for term in final.terms:
         terms.add_row(term.name, term.formula, f"{term.value:.3g}", _percent(term.value, final.bound))
     terms.add_row("the bound", "", f"{final.bound:.3g}", "")
@@ -36,7 +36,7 @@ def tables(bound: Bound) -> list[Table]:
         ("N d_max / d", final.imbalance, "mean, of the layer cut most unevenly"),
     ):
         constants.add_row(name, f"{value:.4g}", how)
-    if bound.run.over_the_air:
+    if bound.setting.over_the_air:
         constants.add_row("MSE, summed over cells", f"{final.aggregation_error:.4g}", "mean")
     conditions = Table("learning rate at most", "limit", "", box=None)
     for condition in bound.conditions:
@@ -47,7 +47,7 @@ def tables(bound: Bound) -> list[Table]:
 
 def sentences(bound: Bound) -> list[str]:
     """What the tables say: which term rules, what the bound is worth, what the step sizes allow."""
-    final, run = bound.final, bound.run
+    final, setting = bound.final, bound.setting
     steps, rounds = bound.largest_local_steps, bound.largest_edge_rounds
     limits = " and ".join(sorted({steps.binding, rounds.binding}))
     largest = max(final.terms, key=lambda term: term.value)
@@ -55,8 +55,8 @@ def sentences(bound: Bound) -> list[str]:
         f"The term '{largest.name}' dominates: {_percent(largest.value, final.bound)} of the bound.",
         _worth(bound),
         _step_sizes(bound),
-        f"Learning rate {run.learning_rate:g} leaves at most {steps.value} local steps with {run.edge_rounds} edge "
-        f"rounds, and at most {rounds.value} edge rounds with {run.local_steps} local steps ({limits}).",
+        f"Learning rate {setting.learning_rate:g} leaves at most {steps.value} local steps with {setting.edge_rounds} edge "
+        f"rounds, and at most {rounds.value} edge rounds with {setting.local_steps} local steps ({limits}).",
         "L is the largest curvature met at the recorded models, a lower estimate: the true bound is larger and "
         "the true limits are lower.",
         *bound.caveats,
@@ -86,7 +86,7 @@ def _worth(bound: Bound) -> str:
 
 
 def _step_sizes(bound: Bound) -> str:
-    rate, limit = bound.run.learning_rate, bound.binding.limit
+    rate, limit = bound.setting.learning_rate, bound.binding.limit
     if bound.holds:
         return f"The learning rate {rate:g} meets all conditions; the tightest allows {limit:.3g}."
     return (
@@ -97,7 +97,7 @@ def _step_sizes(bound: Bound) -> str:
 
 def draw_bound(bound: Bound, path: Path) -> None:
     """The measured gradient and every term over the rounds, as one self-contained page."""
-    title = f"Theorem {bound.run.theorem} on {bound.run.folder.name}"
+    title = f"Theorem {bound.setting.theorem} on {bound.run.name}"
     write_plots(path, title, [bound_plot(bound)], 650, subtitle=_worth(bound))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ from histfl.errors import UsageError, shown
 from histfl.reports import (
     Gathered,
     Group,
-    ShownRun,
     answer_sentence,
     answer_table,
     groups_of,
@@ -28,7 +27,7 @@ from histfl.runs.run import Run
 class Comparison:
     """Runs side by side; in a notebook it shows itself as a sentence and a table."""
 
-    runs: tuple[ShownRun, ...]
+    runs: tuple[Run, ...]
 
     @property
     def groups(self) -> list[Group]:
@@ -77,4 +76,4 @@ def compare(*runs: Run, **named: Run) -> Comparison:
     methods = [str(run.summary["method"]) for run in runs]
     names = [name if methods.count(name) == 1 else f"{name} {i}" for i, name in enumerate(methods, start=1)]
     pairs = [*zip(names, runs, strict=True), *named.items()]
-    return Comparison(tuple(ShownRun.of(name, run) for name, run in pairs))
+    return Comparison(tuple(replace(run, name=name) for name, run in pairs))

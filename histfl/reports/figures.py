@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from histfl.files import storage_errors, write_whole
 from histfl.network.network import Floats, Ints
 from histfl.reports.answer import answer_table, runs_table
 from histfl.reports.gather import Gathered
@@ -15,7 +16,6 @@ from histfl.reports.plots import Axis, Bars, Line, Mark, Plot, on_paper
 from histfl.reports.style import COLOURS, line_style
 from histfl.reports.tables import as_csv, as_latex
 from histfl.runs.records import Record
-from histfl.runs.store import storage_errors, write_whole
 
 AXES = {
     "megabytes_per_client": "megabytes sent by a client",

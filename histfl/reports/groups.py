@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from histfl.network.network import Floats
-from histfl.reports.gather import ShownRun
 from histfl.runs.config import without
 from histfl.runs.records import Record
+from histfl.runs.run import Run
 from histfl.training.objective import Objective
 
 SEED = (("training", "seed"),)
@@ -27,7 +27,7 @@ class Group:
     """One line of a comparison: the runs of a configuration, a seed each."""
 
     name: str
-    runs: tuple[ShownRun, ...]
+    runs: tuple[Run, ...]
 
     @property
     def method(self) -> str:
@@ -67,9 +67,9 @@ def objective_of(groups: Sequence[Group]) -> Objective:
     return groups[0].runs[0].objective
 
 
-def groups_of(runs: Iterable[ShownRun]) -> list[Group]:
+def groups_of(runs: Iterable[Run]) -> list[Group]:
     """The runs by configuration, in order of first appearance."""
-    found: dict[tuple[str, int], list[ShownRun]] = {}
+    found: dict[tuple[str, int], list[Run]] = {}
     times: Counter[tuple[str, int]] = Counter()
     for run in runs:
         identity, seed = _identity(run), run.summary["seed"]
@@ -90,23 +90,23 @@ def baseline_of(group: Group, groups: Sequence[Group]) -> Group | None:
     return chosen[0] if chosen else None
 
 
-def _identity(run: ShownRun) -> str:
+def _identity(run: Run) -> str:
     """The configuration less its seed."""
-    return json.dumps(without(run.config, SEED), sort_keys=True, default=str)
+    return json.dumps(without(run.tables, SEED), sort_keys=True, default=str)
 
 
 def _setting(group: Group) -> str:
-    tables = without(group.runs[0].config, SEED)
+    tables = without(group.runs[0].tables, SEED)
     return json.dumps(
         {section: keys for section, keys in tables.items() if section != "method"}, sort_keys=True
     )
 
 
 def _task(group: Group) -> list[Any]:
-    return [group.runs[0].config.get(section) for section in ("model", "data", "network")]
+    return [group.runs[0].tables.get(section) for section in ("model", "data", "network")]
 
 
-def _name(runs: Sequence[ShownRun]) -> str:
+def _name(runs: Sequence[Run]) -> str:
     """A run's own name; of several, what the names have in common once the seed is taken out."""
     if len(runs) == 1:
         return settings_in_words(runs[0].name)

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from plotly.offline import get_plotlyjs
 
+from histfl.files import write_whole
 from histfl.reports.plots import Plot, figure_json, on_page, on_screen
 from histfl.reports.tables import Cell, Table
-from histfl.runs.store import write_whole
 
 FRAME = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">

@@ -6,18 +6,17 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import tomli_w
-
 from histfl.errors import HistflError
+from histfl.files import write_whole
 from histfl.reports.answer import answer_sentence, answer_table, runs_table
 from histfl.reports.bound import bound_of
 from histfl.reports.bound_page import bound_plot, sentences
 from histfl.reports.figures import AXES, accuracy_plot, cell_plot, error_plot, part_plot, size_plot
-from histfl.reports.gather import Gathered, ShownRun
+from histfl.reports.gather import Gathered
 from histfl.reports.groups import Group, baseline_of, groups_of, objective_of, settings_in_words
 from histfl.reports.html import escape, frame, plots_html, table_html
 from histfl.reports.pictures import label_plot, label_table, partition_plot, partition_table
-from histfl.runs.store import write_whole
+from histfl.runs.run import Run
 
 PARTITIONS, LABEL_MIXES, THEORIES = 6, 3, 4  # pictures on one page; the rest is a report of their own
 
@@ -87,7 +86,7 @@ def _answer(groups: Sequence[Group]) -> str:
     return table_html(answer_table(groups), f"{caption}. {COUNTED}", "answer")
 
 
-def _sections(groups: Sequence[Group], runs: Sequence[ShownRun]) -> Iterator[tuple[str, str, str]]:
+def _sections(groups: Sequence[Group], runs: Sequence[Run]) -> Iterator[tuple[str, str, str]]:
     """Anchor, title and body; a section without a body is left out."""
     if not groups:
         return
@@ -134,9 +133,9 @@ def _partition(groups: Sequence[Group]) -> str:
     return "".join(drawn[:PARTITIONS]) + more_groups
 
 
-def _labels(runs: Sequence[ShownRun]) -> str:
+def _labels(runs: Sequence[Run]) -> str:
     """Runs on the same data have the same mix, which is drawn once."""
-    mixes: dict[str, list[ShownRun]] = {}
+    mixes: dict[str, list[Run]] = {}
     for run in runs:
         if labels := run.pictures.get("labels"):
             mixes.setdefault(repr(labels), []).append(run)
@@ -161,15 +160,14 @@ def _error(groups: Sequence[Group]) -> str:
     return plots_html([error_plot(noisy)], "error") if noisy else ""
 
 
-def _theory(runs: Sequence[ShownRun]) -> str:
+def _theory(runs: Sequence[Run]) -> str:
     # The theorems are about disjoint submodels: other methods record constants that no bound goes with.
-    hist = [run for run in runs if run.folder is not None and run.summary["method"] == "hist"]
+    hist = [run for run in runs if run.config.method.name == "hist"]
     recorded = [run for run in hist if any("theory" in record for record in run.records)]
     parts = []
     for number, run in enumerate(recorded[:THEORIES]):
-        assert run.folder is not None
         try:
-            bound = bound_of(run.folder)
+            bound = bound_of(run)
         except HistflError as error:
             parts.append(f"<p>{escape(run.name)}: {escape(error)}</p>")
             continue
@@ -181,20 +179,20 @@ def _theory(runs: Sequence[ShownRun]) -> str:
     return "".join(parts)
 
 
-def _configuration(run: ShownRun) -> str:
+def _configuration(run: Run) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in run.summary.get("versions", {}).items())
     machine = " on ".join(str(run.summary[key]) for key in ("engine", "device") if key in run.summary)
     about = " · ".join(part for part in (versions, machine, str(run.summary.get("computing", ""))) if part)
     return (
         f'<details><summary>{escape(run.name)}</summary><p class="quiet">{escape(about)}</p>'
         f"<h3>To run it again</h3><pre>{escape(rerun_command(run))}</pre>"
-        f"<h3>Every setting</h3><pre>{escape(tomli_w.dumps(dict(run.config)))}</pre></details>"
+        f"<h3>Every setting</h3><pre>{escape(run.config.to_toml())}</pre></details>"
     )
 
 
-def rerun_command(run: ShownRun) -> str:
+def rerun_command(run: Run) -> str:
     """What to type to get the same numbers again."""
-    if run.folder is None or run.config.get("network", {}).get("profile") == "given":
+    if run.folder is None or run.config.network.profile == "given":
         return "histfl.train(...) with the same model, data and network, and the settings below"
     parts = ["histfl", "run", str(run.folder / "config.toml"), "--out", f"{run.folder}-again"]
     for option in ("engine", "device"):

@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 
 from histfl.errors import CheckpointError, HistflError
-from histfl.files import read_text
+from histfl.files import read_text, storage_errors, write_whole
 from histfl.reproduce.artefact import Artefact
 from histfl.reproduce.results import COLUMNS, LAST, Result, Results
 from histfl.runs.arms import Arm
 from histfl.runs.checks import KeptResult
 from histfl.runs.config import Config, without
 from histfl.runs.records import Record, done, reached
-from histfl.runs.store import RunFolder, storage_errors, write_whole
+from histfl.runs.store import RunFolder
 from histfl.settings import checked, parse_json
 
 POINTS = 120

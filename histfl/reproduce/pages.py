@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from histfl.errors import UsageError
+from histfl.files import storage_errors, write_whole
 from histfl.reports.html import escape, frame, plots_html, table_html
 from histfl.reports.plots import Plot, as_svg
 from histfl.reports.tables import Cell, Column, Table
 from histfl.reproduce.artefact import Artefact, Row, Verdict
 from histfl.reproduce.files import kept_results, parts
 from histfl.reproduce.results import Result, Results
-from histfl.runs.store import storage_errors, write_whole
 
 HEADINGS = ("what", "paper", "ours", "holds?")
 VERDICTS: tuple[Verdict, ...] = ("yes", "no", "not yet run")

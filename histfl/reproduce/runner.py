@@ -25,15 +25,16 @@ import torch
 from rich.console import Console
 
 from histfl.errors import DivergedError, HistflError
+from histfl.files import write_whole
 from histfl.reproduce.files import DIVERGED, add_origin, is_done, run_folder
 from histfl.reproduce.origin import origin
 from histfl.runs.arms import Arm
 from histfl.runs.build import prepare
 from histfl.runs.config import Config
+from histfl.runs.execute import OnRound, execute
 from histfl.runs.progress import progress
 from histfl.runs.records import Record
-from histfl.runs.run import OnRound, execute
-from histfl.runs.store import RunFolder, write_whole
+from histfl.runs.store import RunFolder
 
 Outcome = Literal["done", "left", "diverged"]
 

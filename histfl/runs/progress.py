@@ -16,8 +16,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from histfl.runs.execute import OnRound
 from histfl.runs.records import Record, in_megabytes
-from histfl.runs.run import OnRound
 from histfl.terminal import StillAt
 from histfl.training.objective import Objective, classification
 

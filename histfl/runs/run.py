@@ -1,51 +1,62 @@
-"""Carry out an experiment, round by round, and keep what it says."""
+"""A run as data: what it recorded, what it came to, and from what; just trained, or read from its folder."""
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Callable
-from copy import deepcopy
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
-from histfl.data import SPLITS
-from histfl.devices import one_torch_thread
-from histfl.errors import DivergedError, UsageError, missing_extra, shown
+from histfl.errors import CheckpointError, UsageError, missing_extra, shown
 from histfl.network.network import Floats
-from histfl.partition import has_batch_statistics, recompute_statistics
-from histfl.runs.build import Experiment
 from histfl.runs.config import Config
-from histfl.runs.pictures import pictures
-from histfl.runs.records import Record, done, round_record, scalars, summarise
-from histfl.runs.store import Checkpoint, RunFolder, digest
-from histfl.runs.work import network_file
-from histfl.theory import estimate
-from histfl.training import State, hist
-from histfl.training.evaluate import Evaluation, evaluate
-from histfl.training.hist import Carried
-from histfl.training.precision import products
+from histfl.runs.records import Record, reached, scalars, summarise
+from histfl.runs.store import RunFolder
+from histfl.training.objective import Objective
 
-CALIBRATION_BATCH = 500
-CALIBRATION_SAMPLES = 2000  # for BatchNorm statistics; another sample moves accuracy by half a point or so
-OnRound = Callable[[Record], None]
+RUN_FILES = frozenset({"config.toml", "rounds.jsonl", "summary.json"})
 
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run: its records, its summary and the trained model."""
+    """A run's records and summary, with its configuration; `planned_rounds` are more than the records while it goes
+    on. `model` is the trained one where the run was carried out here, None where it was read from its `folder`."""
 
-    records: list[Record]
-    summary: Record
-    model: nn.Module
-    config: Config
-    pictures: Record = field(repr=False)
+    name: str
+    records: Sequence[Record] = field(repr=False)
+    summary: Record = field(repr=False)
+    config: Config = field(repr=False)
+    planned_rounds: int
+    model: nn.Module | None = field(default=None, repr=False)
+    pictures: Record = field(default_factory=dict, repr=False)
     folder: Path | None = None
+
+    @property
+    def place(self) -> str:
+        """Where it lies, or else its name."""
+        return str(self.folder or self.name)
+
+    @property
+    def finished(self) -> bool:
+        return len(self.records) >= self.planned_rounds
+
+    @cached_property
+    def objective(self) -> Objective:
+        return self.config.objective.made()
+
+    @cached_property
+    def tables(self) -> Mapping[str, Any]:
+        """The configuration, section by section."""
+        return self.config.model_dump(mode="json", exclude_none=True)
+
+    def to_target(self, target: str) -> Record | None:
+        """The first round at a target and its costs so far, whether or not this run was asked for it."""
+        counted = self.summary["to_target"]
+        return counted[target] if target in counted else reached(self.records, float(target), self.objective)
 
     def column(self, name: str) -> Floats:
         """One quantity of the records, [round]."""
@@ -79,180 +90,52 @@ class Run:
         return pandas.DataFrame([scalars(record) for record in self.records]).set_index("round", drop=False)
 
 
-def execute(
-    experiment: Experiment,
-    folder: RunFolder | None = None,
-    *,
-    resume: bool = False,
-    on_start: Callable[[], None] | None = None,
-    on_round: OnRound | None = None,
-) -> Run:
-    """Run all rounds that are not done yet; with a folder, every round is on the disk before the next. `on_start` is
-    called once nothing is left that could refuse the run."""
-    with products("float32"):  # the engine alone follows training.precision
-        if folder is None:
-            return _execute(experiment, None, on_start, on_round)
-        with folder.claimed(experiment.config, resume=resume):
-            return _execute(experiment, folder, on_start, on_round)
+def read_run(path: Path, name: str) -> Run:
+    """The run in folder `path`, finished or not; nothing in it is taken on trust."""
+    folder = RunFolder(path)
+    if not any((path / file).exists() for file in RUN_FILES):
+        raise CheckpointError("empty: no run was begun here")
+    config = folder.read_config()
+    try:
+        records = folder.read_rounds()
+    except OSError as error:
+        raise CheckpointError(
+            f"{folder.rounds_path.name} cannot be read: {error.strerror or error}"
+        ) from None
+    if not records:
+        raise CheckpointError("no round is done yet")
+    goal = config.objective.made().goal
+    _check_rounds(folder, records, goal)
+    if folder.summary_path.exists():
+        summary, planned = folder.read_summary(), len(records)
+        _check_summary(folder, summary, config, records, goal)
+    else:
+        summary = summarise(config, records, about={}, wall_seconds=0.0)
+        del summary["versions"], summary["wall_seconds"]  # this process's, not the run's
+        planned = max(config.training.rounds, len(records) + 1)
+    return Run(name, records, summary, config, planned, None, folder.read_pictures(), path)
 
 
-def _execute(
-    experiment: Experiment,
-    folder: RunFolder | None,
-    on_start: Callable[[], None] | None,
-    on_round: OnRound | None,
-) -> Run:
-    config, model = experiment.config, experiment.model
-    state: State = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
-    carried: Carried | None = None
-    records: list[Record] = []
-    wall_before = 0.0
-    ingredients = _ingredients_digest(experiment) if folder is not None else ""
-    if folder is not None:
-        checkpoint = folder.load_checkpoint(config, ingredients, _trained(experiment, state))
-        records = _reopened(folder, config, checkpoint)
-        if checkpoint is not None:
-            state |= checkpoint.state
-            carried = checkpoint.carried
-            wall_before = checkpoint.wall_seconds
-    if on_start is not None:
-        on_start()
-    started = time.perf_counter()
-
-    def wall_seconds() -> float:
-        return wall_before + time.perf_counter() - started
-
-    outcomes = hist(
-        experiment.hist,
-        state,
-        experiment.engine,
-        first_round=len(records),
-        rounds=len(records) if done(config, records) else config.training.rounds,
-        carried=carried,
-    )
-    for outcome in outcomes:
-        theory = _theory(experiment, state, outcome.round)  # of the model with which the round began
-        state = outcome.state
-        evaluation = _evaluate(experiment, state)
-        if not math.isfinite(evaluation.loss):
-            raise DivergedError(
-                f"training diverged in round {outcome.round + 1}: the test loss is {evaluation.loss}"
-            )
-        previous = records[-1] if records else None
-        records.append(round_record(experiment, outcome, evaluation, previous) | theory)
-        if folder is not None:
-            folder.append(records[-1])
-            folder.save_checkpoint(
-                _trained(experiment, state),
-                outcome.carried,
-                config,
-                ingredients,
-                rounds_done=len(records),
-                wall_seconds=wall_seconds(),
-            )
-        if on_round is not None:
-            on_round(deepcopy(records[-1]))  # what becomes of it harms no run
-        if done(config, records):
-            break
-    _load(model, state)
-    _calibrate(experiment)
-    summary = summarise(config, records, about=experiment.about, wall_seconds=wall_seconds())
-    drawn = pictures(experiment, records[-1])
-    if folder is not None:
-        folder.check_undisturbed()
-        frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
-        folder.save_model({name: x for name, x in model.state_dict().items() if name not in frozen})
-        folder.save_pictures(drawn)
-        folder.save_summary(summary)
-    return Run(records, summary, model, config, drawn, folder.path if folder else None)
+def _check_rounds(folder: RunFolder, records: Sequence[Record], goal: str) -> None:
+    """A CheckpointError where the rounds are not one run's."""
+    place, cells = folder.rounds_path.name, set[int]()
+    for number, record in enumerate(records, start=1):
+        if record["round"] != number:
+            raise CheckpointError(f"{place}, line {number} is of round {record['round']}")
+        if not isinstance(record.get(goal), int | float):
+            raise CheckpointError(f"{place}, line {number} has no {goal}")
+        cells.update((len(record["latency"]["cell_seconds"]), len(record["submodel_parameters"])))
+    if len(cells) != 1:
+        raise CheckpointError(f"{place} has rounds of {sorted(cells)} cells")
 
 
-def _reopened(folder: RunFolder, config: Config, checkpoint: Checkpoint | None) -> list[Record]:
-    """The records up to the checkpoint, in a folder made ready to go on; one that cannot is left as it is."""
-    rounds_done = checkpoint.rounds_done if checkpoint else 0
-    if rounds_done > config.training.rounds:
-        raise UsageError(
-            f"{folder.path} has {rounds_done} rounds already, more than training.rounds = "
-            f"{config.training.rounds}; ask for at least as many"
+def _check_summary(
+    folder: RunFolder, summary: Record, config: Config, records: Sequence[Record], goal: str
+) -> None:
+    """A CheckpointError where the summary is not of this run."""
+    if summary["rounds"] != len(records):
+        raise CheckpointError(
+            f"{folder.summary_path.name} is of {summary['rounds']} rounds, and {folder.rounds_path.name} has {len(records)}"
         )
-    records = folder.truncate_rounds(checkpoint)
-    described = network_file(config)
-    if described is None and not records:
-        folder.drop_network()
-    folder.write_config(config)
-    if described is not None:
-        folder.keep_network(described, begun=bool(records))
-    if not done(config, records):
-        folder.reopen()
-    return records
-
-
-def _theory(experiment: Experiment, state: State, round: int) -> Record:
-    """The constants of the theorems at the round's first model, in the rounds that ask for them."""
-    every = experiment.config.theory.every
-    if every == 0 or round % every:
-        return {}
-    task, network = experiment.hist.task, experiment.hist.network
-    with one_torch_thread():
-        return {"theory": estimate(task, network, state, round=round).as_record()}
-
-
-def _ingredients_digest(experiment: Experiment) -> str:
-    """What the run starts from besides its configuration: the network, the data, who holds them where that is the
-    user's to say, and the first model."""
-    network, data, test = experiment.hist.network, experiment.hist.task.data, experiment.test
-    arrays = {
-        "network.clients_per_cell": network.clients_per_cell,
-        "network.cpu_hz": network.cpu_hz,
-        "network.snr": network.snr,
-        "network.transmit_power_w": network.transmit_power_w,
-    }
-    if experiment.config.data.split not in SPLITS:
-        split = experiment.hist.task.split
-        arrays |= {"split.order": split.order, "split.offsets": split.offsets}
-    tensors = {
-        **{name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()},
-        "train.inputs": data.inputs,
-        "train.targets": data.targets,
-        "test.inputs": test.inputs,
-        "test.targets": test.targets,
-        **{f"model.{name}": tensor for name, tensor in experiment.model.named_parameters()},
-        **{f"buffer.{name}": tensor for name, tensor in experiment.model.named_buffers()},
-    }
-    return digest(tensors)
-
-
-def _trained(experiment: Experiment, state: State) -> State:
-    """The parameters that training changes, in the model's order."""
-    return {name: value for name, value in state.items() if name in experiment.hist.plan.trainable}
-
-
-def _evaluate(experiment: Experiment, state: State) -> Evaluation:
-    _load(experiment.model, state)
-    _calibrate(experiment)
-    return evaluate(experiment.model, experiment.test, experiment.hist.task.objective)
-
-
-def _load(model: nn.Module, state: State) -> None:
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.copy_(state[name])
-
-
-def _calibrate(experiment: Experiment) -> None:
-    """BatchNorm statistics of the merged model, from a fixed sample of the clients' data.
-
-    They are those of the images that the clients train on: augmented, where training augments them.
-    """
-    if not has_batch_statistics(experiment.model):
-        return
-    task = experiment.hist.task
-    order, generator = task.split.order, task.seeds.numpy("calibration")
-    chosen = generator.choice(order, min(CALIBRATION_SAMPLES, len(order)), replace=False)
-    samples = task.data.inputs[torch.from_numpy(chosen).to(experiment.device)]
-    if task.augment is not None:
-        variants = generator.integers(task.augment.num_variants, size=len(samples))
-        samples = task.augment.apply(samples, torch.from_numpy(variants).to(experiment.device))
-    parts = math.ceil(len(samples) / CALIBRATION_BATCH)  # even ones: a last batch of one has no variance
-    with one_torch_thread():
-        recompute_statistics(experiment.model, samples.tensor_split(parts))
+    if summary["method"] != config.method.name or summary.get(f"final_{goal}") != records[-1][goal]:
+        raise CheckpointError(f"{folder.summary_path.name} is of another run")

@@ -15,14 +15,11 @@ import functools
 import hashlib
 import json
 import os
-import re
-import secrets
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 import filelock
 import safetensors.torch
@@ -31,8 +28,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from safetensors import SafetensorError, safe_open
 
 from histfl import files
-from histfl.errors import DISK_FAILURES, CheckpointError, StorageError, UsageError, in_one_line
-from histfl.runs.checks import RoundLine
+from histfl.errors import CheckpointError, UsageError, in_one_line
+from histfl.runs.checks import Pictures, RoundLine, Summary
 from histfl.runs.config import Config
 from histfl.runs.records import Record
 from histfl.settings import checked, parse_json, parse_toml
@@ -40,7 +37,7 @@ from histfl.training import State
 from histfl.training.hist import Carried
 
 if sys.platform != "win32":
-    import fcntl
+    pass
 
 FORMAT = "histfl-checkpoint-2"
 CARRIED = "carried/"  # before the names of a checkpoint's tensors that are not the model's
@@ -99,7 +96,7 @@ class RunFolder:
     @contextmanager
     def claimed(self, config: Config, *, resume: bool) -> Iterator[None]:
         """Make or reopen the folder for `config` and keep other processes out while it is written."""
-        with storage_errors(self.path):
+        with files.storage_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             lock = filelock.FileLock(self.path / ".lock", timeout=0)
             try:
@@ -133,12 +130,12 @@ class RunFolder:
                     )
 
     def write_config(self, config: Config) -> None:
-        write_whole(self.config_path, config.to_toml().encode())
+        files.write_whole(self.config_path, config.to_toml().encode())
 
     def keep_network(self, source: Path, *, begun: bool) -> None:
         """Copy the network file that the run began with; of a run that has `begun`, the copy that is there stays."""
         if not (begun and self.network_path.exists()):
-            write_whole(self.network_path, files.read_bytes(source))
+            files.write_whole(self.network_path, files.read_bytes(source))
 
     def drop_network(self) -> None:
         """Take away the copy of an attempt on a network file that ended before its first round."""
@@ -147,7 +144,7 @@ class RunFolder:
         except UsageError:
             named = False  # no attempt's, so a network.toml is the user's own
         if named:
-            with storage_errors(self.network_path):
+            with files.storage_errors(self.network_path):
                 self.network_path.unlink(missing_ok=True)
 
     def read_config(self) -> Config:
@@ -161,7 +158,7 @@ class RunFolder:
         """Add one round's record and see it onto the disk."""
         line = json.dumps(record, allow_nan=False).encode()
         self.check_undisturbed()
-        with storage_errors(self.rounds_path), self.rounds_path.open("ab") as file:
+        with files.storage_errors(self.rounds_path), self.rounds_path.open("ab") as file:
             file.write(line + b"\n")
             file.flush()
             os.fsync(file.fileno())
@@ -175,7 +172,7 @@ class RunFolder:
                 f"{self.path} was removed or moved while its run went on; go on with it where it lies now "
                 "(--resume), or run again in another folder"
             )
-        with storage_errors(self.rounds_path):
+        with files.storage_errors(self.rounds_path):
             there = self.rounds_path.exists()
             length = self.rounds_path.stat().st_size if there else 0
         if length != self._records_bytes:
@@ -218,13 +215,13 @@ class RunFolder:
                 "one of them is damaged or from another run; use another folder"
             )
         if self.rounds_path.exists():
-            write_whole(self.rounds_path, b"".join(line + b"\n" for line in lines))
+            files.write_whole(self.rounds_path, b"".join(line + b"\n" for line in lines))
         self._records_checksum, self._records_bytes = checksum, sum(len(line) + 1 for line in lines)
         return records[:rounds_done]
 
     def reopen(self) -> None:
         """Take away what says that the run is finished, before it goes on."""
-        with storage_errors(self.path):
+        with files.storage_errors(self.path):
             for path in (self.summary_path, self.model_path, self.pictures_path):
                 path.unlink(missing_ok=True)
 
@@ -250,7 +247,7 @@ class RunFolder:
         ).model_dump_json()
         metadata = {"format": FORMAT, "about": about, "checksum": digest(tensors, about)}
         self.check_undisturbed()
-        write_whole(self.checkpoint_path, safetensors.torch.save(tensors, metadata=metadata))
+        files.write_whole(self.checkpoint_path, safetensors.torch.save(tensors, metadata=metadata))
 
     def load_checkpoint(
         self, config: Config, ingredients: str, like: Mapping[str, torch.Tensor]
@@ -297,13 +294,24 @@ class RunFolder:
     def save_model(self, state: Mapping[str, torch.Tensor]) -> None:
         """The trained model's parameters and buffers; tied tensors are stored once each, as copies."""
         tensors = {name: _plain(tensor).clone() for name, tensor in state.items()}
-        write_whole(self.model_path, safetensors.torch.save(tensors))
+        files.write_whole(self.model_path, safetensors.torch.save(tensors))
 
     def save_pictures(self, pictures: Record) -> None:
-        write_whole(self.pictures_path, json.dumps(pictures, allow_nan=False).encode())
+        files.write_whole(self.pictures_path, json.dumps(pictures, allow_nan=False).encode())
 
     def save_summary(self, summary: Record) -> None:
-        write_whole(self.summary_path, (json.dumps(summary, indent=2, allow_nan=False) + "\n").encode())
+        files.write_whole(self.summary_path, (json.dumps(summary, indent=2, allow_nan=False) + "\n").encode())
+
+    def read_pictures(self) -> Record:
+        """What the run keeps to be drawn; nothing where an older or interrupted run has none."""
+        try:
+            pictures = parse_json(files.read_text(self.pictures_path))
+        except (OSError, ValueError):
+            return {}
+        if not isinstance(pictures, dict):
+            return {}
+        checked(Pictures, pictures, self.pictures_path.name)
+        return pictures
 
     def read_summary(self) -> Record:
         try:
@@ -312,80 +320,8 @@ class RunFolder:
             raise CheckpointError(f"{self.summary_path} cannot be read: {error}") from None
         if not isinstance(summary, dict):
             raise CheckpointError(f"{self.summary_path} is not a run's summary")
+        checked(Summary, summary, self.summary_path.name)
         return summary
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Whole or not at all: a new file takes the old one's name once it is safely on the disk.
-
-    Any number of processes may write one path at a time: each has an unfinished file of its own, which it holds
-    locked, and the last to end stays. What killed processes left is taken away.
-    """
-    with storage_errors(path):
-        _remove_unfinished(path)
-        unfinished, file = _unfinished(path)
-        try:
-            with file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-                if sys.platform == "win32":
-                    file.close()  # there an open file keeps its name
-                unfinished.replace(path)
-        finally:
-            unfinished.unlink(missing_ok=True)
-
-
-def _unfinished(path: Path) -> tuple[Path, BinaryIO]:
-    """A new file beside `path`, never one that a link leads to, locked as long as it is open."""
-    while True:
-        unfinished = path.with_name(f"{_short(path.name)}.{secrets.token_hex(4)}.unfinished")
-        file = unfinished.open("xb")
-        if _lock(file.fileno()) is not False and unfinished.exists():
-            return unfinished, file
-        file.close()  # another process took it for a leftover before it was locked
-
-
-def _remove_unfinished(path: Path) -> None:
-    """Take away the unfinished files of `path` that no process holds; of a link, not what it leads to."""
-    pattern = re.compile(re.escape(_short(path.name)) + r"(\.[0-9a-f]{8})?\.unfinished")
-    with suppress(OSError):  # they are in nobody's way
-        for left in [entry for entry in path.parent.iterdir() if pattern.fullmatch(entry.name)]:
-            if left.is_symlink():
-                left.unlink(missing_ok=True)
-            elif left.is_file():
-                with left.open("rb") as file:
-                    if _lock(file.fileno()):
-                        left.unlink(missing_ok=True)
-
-
-def _short(name: str) -> str:
-    """What leaves room for an ending where a name is as long as names may be."""
-    return os.fsdecode(os.fsencode(name)[:200])
-
-
-def _lock(descriptor: int) -> bool | None:
-    """Lock an open file: False where another process holds it, None where the disk has no such locks."""
-    if sys.platform == "win32":
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return None
-    return True
-
-
-@contextmanager
-def storage_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        reason = error.strerror or str(error)
-        if error.errno in DISK_FAILURES:
-            raise StorageError(f"cannot write {path}: {reason}; free space or write elsewhere") from error
-        raise UsageError(f"cannot write {path}: {reason}; write elsewhere") from error
 
 
 def _chained(checksum: str, line: bytes) -> str:

@@ -20,8 +20,8 @@ from histfl.cli import main
 from histfl.data.splits import SPLITS
 from histfl.runs.build import prepare
 from histfl.runs.config import Config
+from histfl.runs.execute import execute
 from histfl.runs.loading import load_config
-from histfl.runs.run import execute
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -14,7 +14,7 @@ from histfl.errors import UsageError
 from histfl.network import Network
 from histfl.runs.build import Ingredients, build, load_data, load_ingredients
 from histfl.runs.config import Config
-from histfl.runs.run import execute
+from histfl.runs.execute import execute
 from histfl.runs.store import RunFolder
 from histfl.settings import checked
 

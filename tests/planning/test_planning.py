@@ -21,8 +21,8 @@ from histfl.planning.network import CutModel, cut_model, plan_network
 from histfl.planning.request import Planning, PlanRequest, make_plan
 from histfl.planning.show import draw_plan, groups_by_speed, plan_tables, worth_sentences
 from histfl.runs.build import prepare
+from histfl.runs.execute import execute
 from histfl.runs.loading import load_config
-from histfl.runs.run import execute
 
 # Seconds a global round, 60 clients, H = 20, E = 5, 10 MHz; computed beforehand with another program.
 REFERENCE = {  # cells: oma hfedavg, uniform, optimised; aircomp hfedavg, uniform, optimised

@@ -16,14 +16,13 @@ import torch
 from histfl.cli import main
 from histfl.errors import UsageError
 from histfl.partition import State
-from histfl.reports.bound import bound_of
+from histfl.reports.bound import Setting, bound_in
 from histfl.reports.bound_page import bound_plot, sentences
-from histfl.reports.bound_run import BoundRun
 from histfl.reports.plots import on_screen
 from histfl.runs.build import build, load_ingredients
 from histfl.runs.config import Config
+from histfl.runs.execute import execute
 from histfl.runs.loading import load_config
-from histfl.runs.run import execute
 from histfl.runs.store import RunFolder
 from histfl.settings import checked
 from histfl.theory import estimate
@@ -121,7 +120,7 @@ def test_json_contract(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_terms_of_theorem_1_by_hand(run: Path) -> None:
-    answer = bound_of(run).as_json()
+    answer = bound_in(run).as_json()
     theory = [record["theory"] for record in records(run) if "theory" in record]
     smoothness = max(each["smoothness"] for each in theory)
     noise = np.mean([each["gradient_variance"] for each in theory], axis=0).max()
@@ -144,34 +143,34 @@ def test_terms_of_theorem_1_by_hand(run: Path) -> None:
 
 def test_history_is_the_bound_of_a_shorter_run(run: Path, tmp_path: Path) -> None:
     short = train(tmp_path / "short", "training.rounds=1")
-    assert bound_of(run).history[0] == bound_of(short).final
+    assert bound_in(run).history[0] == bound_in(short).final
 
 
 def test_partial_participation_takes_theorem_2(tmp_path: Path) -> None:
-    found = bound_of(train(tmp_path / "run", "network.participants=1", "training.rounds=1"))
-    assert found.run.theorem == 2
-    assert found.run.participants == (1, 1)
+    found = bound_in(train(tmp_path / "run", "network.participants=1", "training.rounds=1"))
+    assert found.setting.theorem == 2
+    assert found.setting.participants == (1, 1)
     assert "sampling of clients" in {term.name for term in found.final.terms}
     assert found.binding.formula.startswith("1 / (")
     assert "64 sqrt(N)" in found.conditions[0].formula
 
 
 def test_lost_updates_count_as_partial_participation(tmp_path: Path) -> None:
-    found = bound_of(train(tmp_path / "run", "network.clients=6", "network.dropout=0.4", "training.rounds=1"))
-    assert found.run.participants == (1, 1)  # 60 % of 3, rounded down
-    assert found.run.theorem == 2
+    found = bound_in(train(tmp_path / "run", "network.clients=6", "network.dropout=0.4", "training.rounds=1"))
+    assert found.setting.participants == (1, 1)  # 60 % of 3, rounded down
+    assert found.setting.theorem == 2
     assert any("rounded down" in caveat for caveat in found.caveats)
 
 
 def test_over_the_air_takes_theorem_3_with_the_recorded_error(tmp_path: Path) -> None:
     folder = train(tmp_path / "run", "uplink.name=aircomp", "network.profile=uniform")
-    found = bound_of(folder)
-    assert found.run.theorem == 3
+    found = bound_in(folder)
+    assert found.setting.theorem == 3
     # Cells of equal size: the sum over cells of an entry's error times the entries.
     expected = [r["edge_error"] * sum(r["submodel_parameters"]) for r in records(folder)]
     assert found.final.aggregation_error == pytest.approx(np.mean(expected))
     term = next(term for term in found.final.terms if term.name == "aggregation over the air")
-    rate, smoothness = found.run.learning_rate, found.final.constants.smoothness
+    rate, smoothness = found.setting.learning_rate, found.final.constants.smoothness
     assert term.value == pytest.approx(2 * rate * smoothness / 3 * np.mean(expected))
     assert term.value > 0
 
@@ -199,7 +198,7 @@ def test_an_edge_round_without_updates_has_no_error(tmp_path: Path, monkeypatch:
 
 
 def test_over_the_air_with_some_clients_shows_both_terms(tmp_path: Path) -> None:
-    found = bound_of(
+    found = bound_in(
         train(tmp_path / "run", "uplink.name=aircomp", "network.participants=1", "training.rounds=1")
     )
     names = [term.name for term in found.final.terms]
@@ -208,7 +207,7 @@ def test_over_the_air_with_some_clients_shows_both_terms(tmp_path: Path) -> None
 
 
 def test_uneven_sizes_raise_the_imbalance(tmp_path: Path) -> None:
-    found = bound_of(train(tmp_path / "run", "method.sizes=[3, 1]", "training.rounds=1"))
+    found = bound_in(train(tmp_path / "run", "method.sizes=[3, 1]", "training.rounds=1"))
     assert found.final.imbalance == pytest.approx(2 * 12 / 16)
 
 
@@ -233,7 +232,7 @@ def test_plot_is_one_page_with_every_term(
     text = page.read_text("utf-8")
     assert "model outside the submodel" in text
     assert '<script src="http' not in text
-    figure = on_screen(bound_plot(bound_of(run)))
+    figure = on_screen(bound_plot(bound_in(run)))
     assert [trace.name for trace in figure.data[:3]] == [
         "measured ||grad f||^2",
         "its mean so far",
@@ -256,14 +255,14 @@ def test_a_small_problem_is_not_called_vacuous(copy: Path) -> None:
             record["theory"] |= {"smoothness": 1e-6, "gradient_norm": 100.0, "model_norm": 1.0}
 
     change_records(copy, tame)
-    found = bound_of(copy)
+    found = bound_in(copy)
     assert found.holds
     assert not found.vacuous
     assert "meets all conditions" in " ".join(sentences(found))
     allowed = found.largest_local_steps.value
     limit = found.steps.binding(edge_rounds=2, local_steps=allowed).limit
-    assert limit >= found.run.learning_rate
-    assert found.steps.binding(edge_rounds=2, local_steps=allowed + 1).limit < found.run.learning_rate
+    assert limit >= found.setting.learning_rate
+    assert found.steps.binding(edge_rounds=2, local_steps=allowed + 1).limit < found.setting.learning_rate
 
 
 def test_negative_estimates_count_as_zero(copy: Path) -> None:
@@ -272,7 +271,7 @@ def test_negative_estimates_count_as_zero(copy: Path) -> None:
             record["theory"] |= {"cell_divergence": -0.1, "gradient_norm": -0.2}
 
     change_records(copy, noise)
-    found = bound_of(copy)
+    found = bound_in(copy)
     assert found.final.constants.cell_divergence == 0
     assert found.final.ratio is None
     assert "cannot be told from zero" in " ".join(sentences(found))
@@ -280,7 +279,7 @@ def test_negative_estimates_count_as_zero(copy: Path) -> None:
 
 
 def test_departures_from_plain_sgd_are_told(tmp_path: Path) -> None:
-    found = bound_of(train(tmp_path / "run", "training.momentum=0.5", "training.rounds=1"))
+    found = bound_in(train(tmp_path / "run", "training.momentum=0.5", "training.rounds=1"))
     assert "The theorems are about plain SGD; this run has momentum = 0.5." in found.caveats
 
 
@@ -296,21 +295,21 @@ def test_a_run_without_estimates_says_what_to_type(
 
 def test_a_folder_without_a_run_names_those_inside(run: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="it holds the runs run; give one of them"):
-        bound_of(run.parent)
+        bound_in(run.parent)
     with pytest.raises(UsageError, match="holds no run"):
-        bound_of(tmp_path / "nowhere")
+        bound_in(tmp_path / "nowhere")
 
 
 def test_other_methods_have_no_theorem(tmp_path: Path) -> None:
     folder = train(tmp_path / "run", "method.name=hfedavg", "training.rounds=1")
     with pytest.raises(UsageError, match="run of method 'hfedavg'"):
-        bound_of(folder)
+        bound_in(folder)
 
 
 def test_damaged_records_are_refused(copy: Path) -> None:
     change_records(copy, lambda record: record.pop("units"))
     with pytest.raises(UsageError, match=r"rounds\.jsonl, line 1 in .*: line\.units: this key is needed"):
-        bound_of(copy)
+        bound_in(copy)
 
 
 @pytest.mark.parametrize("name", ["gradient_norm", "smoothness", "model_norm", "gradient_variance"])
@@ -318,7 +317,7 @@ def test_damaged_records_are_refused(copy: Path) -> None:
 def test_damaged_constants_are_refused(copy: Path, name: str, value: object) -> None:
     change_records(copy, lambda record: record.get("theory", {}).update({name: value}))
     with pytest.raises(UsageError, match=rf"rounds\.jsonl, line 1 in .*: line\.theory\.{name}"):
-        bound_of(copy)
+        bound_in(copy)
 
 
 @pytest.mark.parametrize(
@@ -326,4 +325,4 @@ def test_damaged_constants_are_refused(copy: Path, name: str, value: object) -> 
 )
 def test_rounding_errors_cost_no_participant(clients: int, dropout: float, arriving: int) -> None:
     config = checked(Config, {"network": {"dropout": dropout}}, "test")
-    assert BoundRun(Path(), config, (), (clients,)).participants == (arriving,)
+    assert Setting(config, (clients,)).participants == (arriving,)

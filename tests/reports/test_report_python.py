@@ -13,6 +13,7 @@ from torch import nn
 
 import histfl
 from histfl.errors import CheckpointError, UsageError
+from histfl.reports.bound import bound_of
 
 
 def trained(method: str, seed: int = 1, **where: Any) -> histfl.Run:
@@ -97,3 +98,10 @@ def test_without_pandas_the_install_line_is_given(
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(UsageError, match=r"pip install 'histfl\[notebook\]'"):
         runs["hist"].to_frame()
+
+
+def test_the_bound_of_a_run_in_memory_is_on_its_page(tmp_path: Path) -> None:
+    run = trained("hist", theory_every=1)
+    run.write_report(tmp_path / "report.html")
+    assert "The convergence bound" in (tmp_path / "report.html").read_text("utf-8")
+    assert bound_of(run).final.rounds == len(run.records)

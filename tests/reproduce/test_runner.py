@@ -24,7 +24,8 @@ from histfl.reproduce import origin, runner
 from histfl.reproduce.artefact import Artefact
 from histfl.reproduce.files import collect, kept_results, run_folder, run_results
 from histfl.reproduce.runner import How, Tally, carry_out, ending_at, work_of
-from histfl.runs.run import OnRound, Run
+from histfl.runs.execute import OnRound
+from histfl.runs.run import Run
 
 
 def reproduce(artefact: Artefact, how: How) -> tuple[Tally, str]:

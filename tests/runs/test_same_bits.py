@@ -17,8 +17,8 @@ from torch import nn
 from histfl.data.dataset import TensorData
 from histfl.runs.build import Ingredients, build, build_network, prepare
 from histfl.runs.config import Config
+from histfl.runs.execute import execute
 from histfl.runs.loading import load_config
-from histfl.runs.run import execute
 from histfl.training.evaluate import evaluate
 from histfl.training.objective import classification
 

@@ -10,14 +10,15 @@ import pytest
 from histfl.errors import UsageError
 from histfl.planning.request import PlanRequest, make_plan
 from histfl.reports import gather, groups_of, write_report
-from histfl.reports.bound import bound_of
+from histfl.reports.bound import bound_in
 from histfl.reports.figures import cell_means
 from histfl.reports.pictures import partition_plot, partition_table
 from histfl.reports.plots import on_screen
 from histfl.runs.build import build, load_ingredients
+from histfl.runs.execute import execute
 from histfl.runs.loading import load_config
 from histfl.runs.records import scalars
-from histfl.runs.run import Run, execute
+from histfl.runs.run import Run
 from histfl.runs.store import RunFolder
 
 SETTINGS = (
@@ -75,6 +76,6 @@ def test_records_stay_small_and_scalars_have_no_cell_of_their_own(run: Run) -> N
 
 def test_the_theorems_and_plans_are_about_all_cells(run: Run, folder: Path) -> None:
     with pytest.raises(UsageError, match=r"network\.active_cells = 2; the theorems"):
-        bound_of(folder)
+        bound_in(folder)
     with pytest.raises(UsageError, match=r"network\.active_cells = 2: a plan"):
         make_plan(PlanRequest("quickstart", settings=("network.active_cells=2",)))

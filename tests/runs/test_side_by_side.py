@@ -18,10 +18,11 @@ import pytest
 from commands import SMALL, Answer
 
 from histfl.errors import CheckpointError
+from histfl.files import write_whole
 from histfl.runs.build import prepare
+from histfl.runs.execute import execute
 from histfl.runs.loading import load_config
-from histfl.runs.run import execute
-from histfl.runs.store import RunFolder, write_whole
+from histfl.runs.store import RunFolder
 
 Command = Callable[..., Answer]
 SETTINGS = [setting for setting in SMALL if "=" in setting]

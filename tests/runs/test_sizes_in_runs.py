@@ -7,7 +7,7 @@ import pytest
 
 from histfl.planning.request import PlanRequest, make_plan
 from histfl.runs.build import build, load_ingredients
-from histfl.runs.run import execute
+from histfl.runs.execute import execute
 from histfl.runs.store import Record
 
 SETTINGS = (

@@ -14,8 +14,8 @@ from small_training import train
 
 from histfl.runs.build import prepare
 from histfl.runs.config import READ_WITH, unread
+from histfl.runs.execute import execute
 from histfl.runs.loading import load_config
-from histfl.runs.run import execute
 
 BASE = (
     *("model.hidden=12", "network.profile=uniform", "network.cells=2", "network.clients=4"),

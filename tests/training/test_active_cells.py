@@ -11,7 +11,7 @@ from test_hist import SIZES, assert_same, experiment, hierarchical_fedavg, train
 
 from histfl.errors import UsageError
 from histfl.network import Network
-from histfl.runs.run import execute
+from histfl.runs.execute import execute
 from histfl.seeds import Seeds
 from histfl.training import Participation, hist
 

@@ -13,7 +13,7 @@ from histfl.errors import DivergedError, PartitionError
 from histfl.network import Network
 from histfl.runs.build import Experiment, Ingredients, build
 from histfl.runs.config import Config
-from histfl.runs.run import execute
+from histfl.runs.execute import execute
 from histfl.seeds import Seeds
 from histfl.settings import checked
 from histfl.training import client_batches

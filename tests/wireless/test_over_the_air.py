@@ -15,7 +15,7 @@ from uplink_cases import SEEDS, experiment, flat, in_chunks, networks, schedules
 
 from histfl.errors import UsageError
 from histfl.network import Network
-from histfl.runs.run import execute
+from histfl.runs.execute import execute
 from histfl.wireless import Link, PathLoss, max_min, min_gain, power_factor, precode
 
 ENTRIES = 120_000

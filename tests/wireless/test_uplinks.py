@@ -17,8 +17,9 @@ import histfl
 from histfl.engines import ReferenceEngine
 from histfl.errors import UsageError
 from histfl.network import Network
+from histfl.runs.execute import execute
 from histfl.runs.loading import load_config
-from histfl.runs.run import Run, execute
+from histfl.runs.run import Run
 from histfl.training import CellJob, CellResult
 
 UPLINKS: dict[str, dict[str, Any]] = {
