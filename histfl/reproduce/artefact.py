@@ -56,10 +56,18 @@ class Scale:
 
 @dataclass(frozen=True)
 class Choice:
-    """A setting that the paper leaves open, or that we set otherwise, with the reason."""
+    """A setting that the paper leaves open, or that we set otherwise, with the reason.
+
+    `finding` names what trials of it showed, which stands beside the kept results.
+    """
 
     what: str
-    reason: str
+    reason: str = ""
+    finding: str = ""
+
+    def in_words(self, findings: Mapping[str, str]) -> str:
+        why = "; ".join(filter(None, (self.reason, findings.get(self.finding))))
+        return f"{self.what}: {why}" if why else self.what
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,17 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
+import platform
 import shlex
+import subprocess
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from histfl.errors import CheckpointError, HistflError
 from histfl.files import read_text, storage_errors, write_whole
@@ -31,6 +36,8 @@ from histfl.settings import checked, parse_json
 POINTS = 120
 DIGITS = 7  # significant ones of the kept numbers
 ORIGIN, DIVERGED = "origin.json", "diverged.json"  # beside a run's own files
+COMMIT = "HISTFL_COMMIT"  # names the commit where the code was copied without its history
+FINDINGS = "findings.json"  # beside the artefacts' folders
 NOTED = ("commit", "machine", "torch")  # in the origin
 _SEPARATOR = "; "  # between the commits, and the machines, of a run that was done in pieces
 FROM_SUMMARY = (
@@ -43,6 +50,46 @@ FROM_SUMMARY = (
     "client_steps_per_second",
     "versions",
 )
+
+
+@cache
+def origin(device: str) -> dict[str, str | None]:
+    """The commit, the machine's kind and torch's version, for a run on `device`."""
+    return {"commit": _commit(), "machine": machine(device), "torch": str(torch.__version__)}
+
+
+def machine(device: str) -> str:
+    """The processor that does the work; no name of a host."""
+    if device != "cpu" and torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    return f"{_cpu_name()}, {os.cpu_count()} cores"
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _commit() -> str | None:
+    if COMMIT in os.environ:
+        return os.environ[COMMIT]
+    try:
+        # Installed inside another project's folder, this file is not of that repository.
+        _git("ls-files", "--error-unmatch", Path(__file__).name)
+        found, changes = _git("rev-parse", "HEAD"), _git("status", "--porcelain")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return f"{found} with changes" if changes else found
+
+
+def _git(*words: str) -> str:
+    """What git says of the repository around this file."""
+    asked = ["git", "-C", str(Path(__file__).parent), *words]
+    return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def run_folder(runs: Path, config: Config) -> Path:
@@ -140,6 +187,11 @@ def kept_results(artefact: Artefact, folder: Path) -> tuple[Results, list[str]]:
         else:
             found.append(dataclasses.replace(result, finished=_has_ended(result, arm.config)))
     return _by_labels(artefact, found), stale
+
+
+def kept_findings(folder: Path) -> dict[str, str]:
+    """What trials of the choices showed, by the name that a choice has for it."""
+    return {name: str(text) for name, text in _json(folder / FINDINGS).items()}
 
 
 def add_origin(folder: Path, here: Mapping[str, str | None]) -> None:

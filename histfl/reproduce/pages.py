@@ -14,7 +14,7 @@ from histfl.reports.html import escape, frame, plots_html, table_html
 from histfl.reports.plots import Plot, as_svg
 from histfl.reports.tables import Cell, Column, Table
 from histfl.reproduce.artefact import Artefact, Row, Verdict
-from histfl.reproduce.files import kept_results, parts
+from histfl.reproduce.files import kept_findings, kept_results, parts
 from histfl.reproduce.results import Result, Results
 
 HEADINGS = ("what", "paper", "ours", "holds?")
@@ -61,9 +61,7 @@ def answer_page(artefact: Artefact, rows: Sequence[Row], panels: Sequence[Plot])
         f"<h2>{heading}</h2><ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>"
         for heading, lines in _remarks(rows)
     )
-    choices = "".join(
-        f"<li>{escape(choice.what)}: {escape(choice.reason)}</li>" for choice in artefact.choices
-    )
+    choices = "".join(f"<li>{escape(choice.in_words({}))}</li>" for choice in artefact.choices)
     smaller = f"<p>Made smaller: {escape(artefact.smaller)}</p>" if artefact.smaller else ""
     body = (
         f"<header><h1>{escape(artefact.title)}</h1><p>{escape(artefact.paper)}</p></header><main>{smaller}"
@@ -80,6 +78,7 @@ def write_documentation(artefacts: Sequence[Artefact], results: Path, docs: Path
     figures = docs / "figures" / "reproduction"
     with storage_errors(figures):
         figures.mkdir(parents=True, exist_ok=True)
+    findings = kept_findings(results)
     sections, overview = [], []
     for artefact in artefacts:
         found, stale = kept_results(artefact, results)
@@ -88,7 +87,7 @@ def write_documentation(artefacts: Sequence[Artefact], results: Path, docs: Path
         if drawn:
             write_whole(figures / f"{artefact.name}.svg", as_svg(panels, "drawing the page"))
         picture = f"![{artefact.title}](figures/reproduction/{artefact.name}.svg)\n" if drawn else ""
-        sections.append(_section(artefact, rows, picture, found, stale))
+        sections.append(_section(artefact, rows, picture, found, stale, findings))
         counts = Counter(row.verdict for row in rows if not row.beside)
         overview.append((f"[{artefact.title}](#{artefact.name})", *(counts[verdict] for verdict in VERDICTS)))
     table = _markdown(("artefact", "claims that hold", "that do not", "not yet run"), overview)
@@ -98,13 +97,18 @@ def write_documentation(artefacts: Sequence[Artefact], results: Path, docs: Path
 
 
 def _section(
-    artefact: Artefact, rows: Sequence[Row], picture: str, results: Results, stale: Sequence[str]
+    artefact: Artefact,
+    rows: Sequence[Row],
+    picture: str,
+    results: Results,
+    stale: Sequence[str],
+    findings: Mapping[str, str],
 ) -> str:
     parts = [f"## {artefact.title} {{ #{artefact.name} }}\n", f"{artefact.paper}\n", picture]
     parts.append(_markdown(HEADINGS, [(row.what, row.paper, row.ours, row.verdict) for row in rows]))
     for heading, lines in _remarks(rows):
         parts.append("\n".join([f"{heading}:\n", *(f"- {line}" for line in lines)]) + "\n")
-    parts.append("\n".join(["Choices:\n", *(f"- {c.what}: {c.reason}." for c in artefact.choices)]) + "\n")
+    parts.append("\n".join(["Choices:\n", *(f"- {c.in_words(findings)}." for c in artefact.choices)]) + "\n")
     if stale:
         parts.append(f"Not shown, run with other settings: {', '.join(stale)}.\n")
     parts.append(_origin(results.all))

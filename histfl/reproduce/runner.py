@@ -26,8 +26,7 @@ from rich.console import Console
 
 from histfl.errors import DivergedError, HistflError
 from histfl.files import write_whole
-from histfl.reproduce.files import DIVERGED, add_origin, is_done, run_folder
-from histfl.reproduce.origin import origin
+from histfl.reproduce.files import DIVERGED, add_origin, is_done, origin, run_folder
 from histfl.runs.arms import Arm
 from histfl.runs.build import prepare
 from histfl.runs.config import Config

@@ -27,21 +27,13 @@ BOTH_WAYS = Choice(
 
 SAME_STEPS = Choice(
     "both methods have one learning rate, and a submodel's activations are not scaled up",
-    "so the paper's Algorithm 1 has it; a submodel makes its scores of 1/N of the neurons and learns the more slowly, so "
-    "HIST needs more rounds, also in a second implementation, written from the paper alone. With the MLP, four cells and "
-    "all non-i.i.d., HIST took 1.5 to 1.8 times HFedAvg's rounds to 75, 77 and 79 %; with twice the learning rate for HIST "
-    "alone 0.8 to 1.2 times, with activations doubled in training 0.7 to 0.9 times (one split, not kept). With one rate for "
-    "both it took 1.7 times as many to 80 % at 0.01 and 1.3 times at 0.08, the best for both (results/learning-rates.json); "
-    "with LeNet-5 1.8 times at 0.04 and 1.6 times at 0.08 and at 0.16, the best for both, and at 0.24 every run breaks down "
-    "(results/learning-rates-lenet5.json). Dropout of 0.3, as the authors' code has it, does not close the gap: at 0.04, four "
-    "i.i.d. cells, HIST took 2.6 times HFedAvg's rounds with it and 1.8 times without (one seed, not kept)",
+    "so the paper's Algorithm 1 has it",
+    finding="same-steps",
 )
 
 AFTER_THE_FACT = Choice(
     "which settings the paper's four ratios come from is not known",
-    "HFedAvg of the last cell alone is within 25 % of all four if 60 clients and H = 20 are taken where all is non-i.i.d., "
-    "and 40 clients and H = 60 where cells are i.i.d. (its rows in this table and in the other Table I; with N = 4 and all "
-    "non-i.i.d. one of three seeds does not come to 80 %). A reading after the fact, which proves nothing",
+    finding="ratios-after-the-fact",
 )
 
 
@@ -136,26 +128,23 @@ def table2(scale: Scale) -> Artefact:
         choices=(
             Choice(
                 "plain SGD, batch 50, learning rate 0.05, no momentum, the same for both methods",
-                "the paper names none of them; models from runs at 0.02 (HFedAvg's with cells i.i.d.), trained on for four to eight "
-                "rounds with four cells and all non-i.i.d., came highest at 0.05, with HFedAvg of 0.02, 0.05 and 0.1, with HIST of 0.005, 0.02, 0.05, 0.1 and "
-                "0.2; from the runs at 0.05 on, 0.1 and 0.2 gave at best a point (HFedAvg, unsteady) and three points (HIST) more, "
-                "and after 0.004 to 0.02 both stood lower than after as many rounds more at 0.05",
+                "the paper names none of them",
+                finding="resnet18-learning-rates",
             ),
             Choice(
                 "no weight decay",
-                "the paper names none; with it, four cells and all non-i.i.d., both came to about the same highest sooner, and then "
-                "fell: HFedAvg from 71.8 % in round 30 to 61 % (learning rate 0.05, weight decay 0.005), HIST from 71.1 % in round 64 "
-                "to 53 % (0.1, 0.002; results/resnet18-trials.json)",
+                "the paper names none",
+                finding="resnet18-weight-decay",
             ),
             Choice(
                 "layers run in bfloat16, parameters and averages in float32",
-                "they are the faster; with tf32 HFedAvg's accuracy was the same to a tenth of a point over four rounds "
-                "(from round 51, four cells, all non-i.i.d.; a trial, not kept)",
+                "they are the faster",
+                finding="resnet18-precision",
             ),
             Choice(
                 "images are cropped at random and mirrored",
-                "the paper names no augmentation; without it, four cells and all non-i.i.d., HFedAvg stayed at 52 % while "
-                "HIST came to 68 % in 110 rounds (trials, one seed, not kept)",
+                "the paper names no augmentation",
+                finding="resnet18-augmentation",
             ),
             BYTES,
             BOTH_WAYS,
@@ -167,9 +156,8 @@ def table2(scale: Scale) -> Artefact:
             Choice(
                 "BatchNorm normalises by the batch; statistics for testing are recomputed from clients' images, cropped and "
                 "mirrored like those they train on",
-                "running statistics of submodels have no meaning in the merged model; with GroupNorm at learning rate 0.1 HFedAvg "
-                "came to 33 % in 24 rounds (a trial, not kept), and with clipped gradients to 39 % in 14, in twice the time a "
-                "round (four cells, all non-i.i.d.; results/resnet18-trials.json)",
+                "running statistics of submodels have no meaning in the merged model",
+                finding="resnet18-normalisation",
             ),
             Choice(
                 f"runs end at the higher target, or after {most_rounds['hfedavg']} rounds of HFedAvg and "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from small_artefacts import small_artefact
 
 from histfl.errors import CheckpointError, UsageError
 from histfl.reports.plots import on_screen
-from histfl.reproduce.artefact import Artefact
+from histfl.reproduce.artefact import Artefact, Choice
 from histfl.reproduce.cost_table import cost_ratio
 from histfl.reproduce.files import (
     POINTS,
@@ -211,6 +212,17 @@ def test_the_page_is_written_from_the_files_alone(tmp_path: Path) -> None:
     write_documentation([artefact], tmp_path / "none", tmp_path / "docs")
     assert "not yet run" in page.read_text("utf-8")
     assert "No run yet." in page.read_text("utf-8")
+
+
+def test_a_choice_stands_beside_what_its_trials_showed(tmp_path: Path) -> None:
+    trial = Choice("no momentum", "the paper names none", finding="momentum")
+    artefact = replace(small_artefact(), choices=(trial,))
+    (tmp_path / "kept" / "fig4").mkdir(parents=True)
+    page = write_documentation([artefact], tmp_path / "kept", tmp_path / "docs")
+    assert "- no momentum: the paper names none.\n" in page.read_text("utf-8")
+    (tmp_path / "kept" / "findings.json").write_text('{"momentum": "with it nothing changed"}')
+    write_documentation([artefact], tmp_path / "kept", tmp_path / "docs")
+    assert "- no momentum: the paper names none; with it nothing changed.\n" in page.read_text("utf-8")
 
 
 def test_the_curves_are_the_means_of_the_seeds_with_their_range(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from small_artefacts import small_artefact
 
 from histfl.errors import UsageError
 from histfl.reports.plots import as_svg
-from histfl.reproduce import origin, runner
+from histfl.reproduce import files, runner
 from histfl.reproduce.artefact import Artefact
 from histfl.reproduce.files import collect, kept_results, run_folder, run_results
 from histfl.reproduce.runner import How, Tally, carry_out, ending_at, work_of
@@ -195,11 +195,11 @@ def test_a_run_that_diverges_is_told_and_not_tried_again(tmp_path: Path) -> None
 
 
 def test_a_run_tells_its_commit_and_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    origin.origin.cache_clear()
+    files.origin.cache_clear()
     monkeypatch.setenv("HISTFL_COMMIT", "abc123")
     artefact = small_artefact()
     reproduce(artefact, How(tmp_path, device="cpu"))
-    origin.origin.cache_clear()
+    files.origin.cache_clear()
     about = json.loads((run_folder(tmp_path, artefact.arms[0].config) / "origin.json").read_text())
     assert about["commit"] == "abc123"
     assert "cores" in about["machine"]
@@ -210,10 +210,10 @@ def test_the_commit_is_of_the_repository_that_holds_the_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("HISTFL_COMMIT", raising=False)
-    code = tmp_path / "project" / ".venv" / "histfl" / "origin.py"
+    code = tmp_path / "histfl" / "reproduce" / "files.py"
     code.parent.mkdir(parents=True)
-    shutil.copy(str(origin.__file__), code)
-    spec = importlib.util.spec_from_file_location("copied_origin", code)
+    shutil.copy(str(files.__file__), code)
+    spec = importlib.util.spec_from_file_location("copied_files", code)
     assert spec is not None
     assert spec.loader is not None
     copied = importlib.util.module_from_spec(spec)
@@ -229,4 +229,7 @@ def test_the_commit_is_of_the_repository_that_holds_the_code(
     assert copied._commit() is None
     git("add", "-f", str(code))
     git("commit", "-q", "-m", "its own code")
-    assert copied._commit() == git("rev-parse", "HEAD")
+    head = git("rev-parse", "HEAD")
+    assert copied._commit() == head
+    (tmp_path / "README.md").write_text("new")
+    assert copied._commit() == f"{head} with changes"
