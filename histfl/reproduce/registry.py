@@ -1,4 +1,4 @@
-"""All artefacts by name; a new one is a function of the scale, a line here and a title in `names`."""
+"""All artefacts by name; a new one is a function of the scale, a line here and a title in TITLES."""
 
 from __future__ import annotations
 
