@@ -183,14 +183,7 @@ def _bars(plan: NetworkPlan) -> Plot:
             marks.append(bars)
         marks.append(Rule(float(chosen.sizes.seconds.max()), BAR_COLOURS[name][1], "dot"))
     label = "cell" if alone else f"{plan.num_cells} cells in {len(groups)} groups, the fastest first (means)"
-    return Plot(
-        title,
-        "",
-        Axis(label),
-        Axis("seconds a round", from_zero=True),
-        tuple(marks),
-        bars="overlay",
-    )
+    return Plot(title, "", Axis(label), Axis("seconds a round", from_zero=True), tuple(marks), bars="overlay")
 
 
 def _curves(variation: Variation) -> Plot:

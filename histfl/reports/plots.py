@@ -19,7 +19,7 @@ from plotly.subplots import make_subplots
 
 from histfl.errors import missing_extra
 from histfl.network.network import Floats, Ints
-from histfl.reports.style import shown_name, steps
+from histfl.reports.style import DASHES, shown_name, steps
 
 COLUMN_INCHES = (3.5, 2.5)  # one column of a two-column paper
 PANEL_INCHES = (4.2, 3.3)
@@ -45,14 +45,7 @@ PANELS = PAPER | {
     "axes.titlesize": 9,
     "legend.fontsize": 6,
 }
-PAPER_DASHES = {
-    "solid": "-",
-    "dash": "--",
-    "dot": ":",
-    "dashdot": "-.",
-    "longdash": (0, (10, 3)),
-    "longdashdot": (0, (10, 3, 1, 3)),
-}
+PAPER_DASHES = dict(zip(DASHES, ("-", "--", ":", "-.", (0, (10, 3)), (0, (10, 3, 1, 3))), strict=True))
 
 
 @dataclass(frozen=True)
@@ -167,8 +160,7 @@ def on_page(title: str, plots: Sequence[Plot], height: int, *, subtitle: str = "
     )
     for row, plot in enumerate(plots, start=1):
         _add(figure, plot, row=row, col=1)
-    times = Counter(trace.name for trace in figure.data)
-    shown = set()
+    times, shown = Counter(trace.name for trace in figure.data), set()
     for trace in figure.data:
         if times[trace.name] > 1:
             trace.update(legendgroup=trace.name, showlegend=trace.name not in shown)
@@ -188,25 +180,19 @@ def _add(figure: go.Figure, plot: Plot, **place: int) -> None:
     for index, mark in enumerate(plot.marks):
         match mark:
             case Line():
-                figure.add_traces(_line(mark, None if place else str(index)), **_of_traces(place))
+                traces = _line(mark, None if place else str(index))
             case Bars():
-                figure.add_trace(_bars(mark), **place)
+                traces = [_bars(mark)]
+                figure.update_layout(barmode=plot.bars)
             case HeatMap():
-                figure.add_traces(_heat_map(mark), **_of_traces(place))
+                traces = _heat_map(mark)
             case Rule():
-                line = {"color": mark.colour, "dash": mark.dash, "width": 2}
-                if mark.upright:
-                    figure.add_vline(x=mark.at, line=line, **place)
-                else:
-                    figure.add_hline(y=mark.at, line=line, **place)
+                traces, add = [], figure.add_vline if mark.upright else figure.add_hline
+                add(mark.at, line={"color": mark.colour, "dash": mark.dash, "width": 2}, **place)
+        for trace in traces:
+            figure.add_trace(trace, **place)
     figure.update_xaxes(**_axis(plot.x), **place)
     figure.update_yaxes(**_axis(plot.y), **place)
-    if any(isinstance(mark, Bars) for mark in plot.marks):
-        figure.update_layout(barmode=plot.bars)
-
-
-def _of_traces(place: dict[str, int]) -> dict[str, int]:
-    return {f"{name}s": number for name, number in place.items()}
 
 
 def _axis(axis: Axis) -> dict[str, Any]:
@@ -292,40 +278,32 @@ def _heat_map(heat: HeatMap) -> list[go.Heatmap | go.Scatter]:
     )
     if not isinstance(heat.colours, str):
         drawn.update(zmin=heat.lowest - 0.5, zmax=heat.lowest + len(heat.colours) - 0.5)
-    marks = [
-        {"color": colour, "symbol": "square", "size": 12}
-        for colour, _ in zip(heat.colours, heat.names, strict=False)
-    ]
-    return [
-        drawn,
-        *(
-            go.Scatter(x=[None], y=[None], mode="markers", name=name, marker=mark)
-            for name, mark in zip(heat.names, marks, strict=True)
-        ),
-    ]
+    square = {"symbol": "square", "size": 12}
+    squares = (
+        go.Scatter(x=[None], y=[None], mode="markers", name=name, marker={"color": colour, **square})
+        for name, colour in zip(heat.names, heat.colours, strict=False)
+    )
+    return [drawn, *squares]
 
 
 def on_paper(plot: Plot, what: str) -> dict[str, bytes]:
-    """A column's plot of lines and bars, by kind of file; `what` names it where matplotlib is missing."""
-    # Without a date: the same runs give the same file.
-    return _drawn([plot], PAPER, COLUMN_INCHES, {"pdf": {"CreationDate": None}, "png": None}, what)
+    """A column's plot of lines and bars as PDF and PNG; `what` names it where matplotlib is missing."""
+    kinds = {"pdf": {"CreationDate": None}, "png": None}  # no date: the same runs give the same file
+    return _drawn([plot], PAPER, COLUMN_INCHES, kinds, what)
 
 
 def as_svg(plots: Sequence[Plot], what: str) -> bytes:
     """The plots side by side with their titles; the same plots give the same bytes."""
-    width, height = PANEL_INCHES
-    inches = (width * len(plots), height)
-    return _drawn(plots, PANELS, inches, {"svg": {"Date": None}}, what, titles=True)["svg"]
+    inches = (PANEL_INCHES[0] * len(plots), PANEL_INCHES[1])
+    return _drawn(plots, PANELS, inches, {"svg": {"Date": None}}, what)["svg"]
 
 
 def _drawn(
     plots: Sequence[Plot],
     style: dict[str, Any],
     inches: tuple[float, float],
-    kinds: dict[str, dict[str, None] | None],
+    kinds: dict[str, Any],
     what: str,
-    *,
-    titles: bool = False,
 ) -> dict[str, bytes]:
     try:
         import matplotlib
@@ -337,7 +315,7 @@ def _drawn(
         figure = Figure(figsize=inches, layout="constrained")
         for axes, plot in zip(figure.subplots(1, len(plots), squeeze=False)[0], plots, strict=True):
             _draw(axes, plot)
-            axes.set_title(plot.title if titles else "")
+            axes.set_title(plot.title if style is PANELS else "")
         for kind, metadata in kinds.items():
             figure.savefig(files[kind], format=kind, dpi=300, metadata=metadata)
     return {kind: file.getvalue() for kind, file in files.items()}

@@ -10,7 +10,7 @@ import numpy as np
 
 from histfl.errors import UsageError
 from histfl.reports.plots import Axis, Line, Plot
-from histfl.reports.style import LINE_COLOURS
+from histfl.reports.style import LINE_COLOURS, line_style
 from histfl.reproduce import TITLES
 from histfl.reproduce.results import Repeats, Results, Spread
 from histfl.runs.arms import Arm
@@ -130,45 +130,39 @@ def arm(settings: Mapping[str, Any], **labels: Any) -> Arm:
     return Arm(name, checked(Config, tables, f"arm {name}"), labels)
 
 
-def panel(title: str, x: str, y: str, lines: Iterable[Line], *, log_y: bool = False) -> Plot:
-    """One plot of a figure."""
+def panel(title: str, x: str, y: str, lines: Iterable[Line | None], *, log_y: bool = False) -> Plot:
+    """One plot of a figure, of the lines that there are."""
     scale: Literal["log", "linear"] = "log" if log_y else "linear"
-    return Plot(title, f"{y} against {x}.", Axis(x), Axis(y, scale=scale), tuple(lines))
+    return Plot(title, f"{y} against {x}.", Axis(x), Axis(y, scale=scale), tuple(filter(None, lines)))
 
 
 def learning_curve(
     repeats: Repeats, name: str, across: str, *, colour: int, dashed: bool = False
-) -> tuple[Line, ...]:
+) -> Line | None:
     """Test accuracy against the column `across`, the mean over the seeds; nothing before the first run."""
     if not repeats.common_rounds:
-        return ()
-    accuracy = repeats.column("accuracy")
+        return None
+    x, accuracy = repeats.column(across).mean(axis=0), repeats.column("accuracy")
     band = accuracy.min(axis=0), accuracy.max(axis=0)
-    look = _look(colour, dashed)
-    return (
-        Line(name, repeats.column(across).mean(axis=0), accuracy.mean(axis=0), *look, width=2, band=band),
-    )
+    return Line(name, x, accuracy.mean(axis=0), width=2, band=band, **_look(colour, dashed))
 
 
 def curve_of(
-    points: Iterable[tuple[float, Spread]], name: str, *, colour: int, dashed: bool = False
-) -> tuple[Line, ...]:
-    """One value of x and its spread a point; points that no seed reached are left out."""
-    known = [
-        (x, [v for v in spread.values if v is not None]) for x, spread in points if spread.number is not None
-    ]
+    x: Sequence[float], spreads: Iterable[Spread], name: str, *, colour: int, dashed: bool = False
+) -> Line | None:
+    """A spread at each x; points that no seed reached are left out."""
+    pairs = ((at, spread) for at, spread in zip(x, spreads, strict=True) if spread.number is not None)
+    known = {at: [value for value in spread.values if value is not None] for at, spread in pairs}
     if not known:
-        return ()
-    x = np.array([x for x, _ in known], dtype=np.float64)
-    mean, low, high = (
-        np.array([read(values) for _, values in known], dtype=np.float64)
-        for read in (np.mean, np.min, np.max)
-    )
-    return (Line(name, x, mean, *_look(colour, dashed), width=2, band=(low, high), markers=True),)
+        return None
+    values = list(known.values())
+    mean, low, high = (np.array([read(each) for each in values], float) for read in (np.mean, np.min, np.max))
+    places, look = np.array(list(known), dtype=np.float64), _look(colour, dashed)
+    return Line(name, places, mean, width=2, band=(low, high), markers=True, **look)
 
 
-def _look(colour: int, dashed: bool) -> tuple[str, str]:
-    return LINE_COLOURS[colour % len(LINE_COLOURS)], "dash" if dashed else "solid"
+def _look(colour: int, dashed: bool) -> dict[str, Any]:
+    return line_style(colour % len(LINE_COLOURS) + len(LINE_COLOURS) * dashed)
 
 
 # What several artefacts share.
@@ -220,12 +214,7 @@ def quick_images(scale: Scale) -> str:
 
 def quick_mlp(scale: Scale) -> dict[str, Any]:
     """The quick scale's network: 20 clients and a larger step, so that few rounds tell the methods apart."""
-    return {
-        **MLP,
-        "data.name": quick_images(scale),
-        "network.clients": 20,
-        "training.learning_rate": 0.05,
-    }
+    return {**MLP, "data.name": quick_images(scale), "network.clients": 20, "training.learning_rate": 0.05}
 
 
 def quick_words(scale: Scale, *further: str) -> str:

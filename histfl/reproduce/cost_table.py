@@ -170,17 +170,16 @@ def cost_panels(results: Results, settings: Sequence[Setting]) -> list[Plot]:
             SPLITS[split],
             LOAD_LABEL,
             "test accuracy",
-            tuple(
-                curve
-                for colour, cells in enumerate(sorted(cells for other, cells in settings if other == split))
-                for method, name in METHODS.items()
-                for curve in learning_curve(
+            (
+                learning_curve(
                     of(results, method, (split, cells)),
                     f"{name}, N = {cells}",
                     LOAD,
                     colour=colour,
                     dashed=method == "hfedavg",
                 )
+                for colour, cells in enumerate(sorted(cells for other, cells in settings if other == split))
+                for method, name in METHODS.items()
             ),
         )
         for split in dict.fromkeys(split for split, _ in settings)

@@ -179,18 +179,17 @@ class _Cost:
         return [self.panel(results, split) for split in self.splits]
 
     def panel(self, results: Results, split: str) -> Plot:
-        curves = [
-            curve
-            for colour, (method, name) in enumerate(METHODS.items())
-            for curve in curve_of(
-                zip(self.cell_numbers, self.costs(results, method, split).values(), strict=True),
+        curves = (
+            curve_of(
+                self.cell_numbers,
+                self.costs(results, method, split).values(),
                 name,
                 colour=colour,
                 dashed=method == "hfedavg",
             )
-        ]
-        cost = f"MB a client to {self.target:.0%}"
-        return panel(SPLITS[split], "number of cells N", cost, tuple(curves))
+            for colour, (method, name) in enumerate(METHODS.items())
+        )
+        return panel(SPLITS[split], "number of cells N", f"MB a client to {self.target:.0%}", curves)
 
 
 def fig5(scale: Scale) -> Artefact:

@@ -81,8 +81,10 @@ class _Periods:
         return [
             learning_panel(
                 split,
-                [(_period(period), results.of(split=split, **period)) for period in PERIODS],
-                dashed=[period["local_steps"] > 20 for period in PERIODS],
+                [
+                    (_period(period), results.of(split=split, **period), period["local_steps"] > 20)
+                    for period in PERIODS
+                ],
             )
             for split in self.splits
         ]
@@ -110,18 +112,13 @@ def _period(period: Mapping[str, Any]) -> str:
     return f"H={period['local_steps']}, E={period['edge_rounds']}"
 
 
-def learning_panel(
-    split: str, curves: Sequence[tuple[str, Repeats]], *, dashed: Sequence[bool] | None = None
-) -> Plot:
-    """Test accuracy over the global rounds, a curve a name."""
-    lines = [
-        line
-        for colour, ((name, repeats), dash) in enumerate(
-            zip(curves, dashed or [False] * len(curves), strict=True)
-        )
-        for line in learning_curve(repeats, name, "round", colour=colour, dashed=dash)
-    ]
-    return panel(SPLITS[split], "global rounds", "test accuracy", tuple(lines))
+def learning_panel(split: str, curves: Sequence[tuple[str, Repeats, bool]]) -> Plot:
+    """Test accuracy over the global rounds, a curve a name, dashed or not."""
+    lines = (
+        learning_curve(repeats, name, "round", colour=colour, dashed=dashed)
+        for colour, (name, repeats, dashed) in enumerate(curves)
+    )
+    return panel(SPLITS[split], "global rounds", "test accuracy", lines)
 
 
 @dataclass(frozen=True)
@@ -174,7 +171,11 @@ class _Participants:
             learning_panel(
                 split,
                 [
-                    (f"{count} of {self.all_clients} clients", results.of(split=split, participants=value))
+                    (
+                        f"{count} of {self.all_clients} clients",
+                        results.of(split=split, participants=value),
+                        False,
+                    )
                     for count, value in self.numbers.items()
                 ],
             )

@@ -104,28 +104,22 @@ class _Sizing:
         )
 
     def panels(self, results: Results) -> list[Plot]:
-        by_cells = [
-            curve
+        by_cells = (
+            curve_of(self.cell_numbers, self.to_target(results, scheme).values(), scheme, colour=colour)
             for colour, scheme in enumerate(SCHEMES)
-            for curve in curve_of(
-                zip(self.cell_numbers, self.to_target(results, scheme).values(), strict=True),
-                scheme,
-                colour=colour,
-            )
-        ]
+        )
         return [
             self.learning(results, "round", "global rounds"),
             self.learning(results, SECONDS, "simulated seconds"),
-            panel(self.seconds, "number of cells N", self.seconds, tuple(by_cells), log_y=True),
+            panel(self.seconds, "number of cells N", self.seconds, by_cells, log_y=True),
         ]
 
     def learning(self, results: Results, across: str, label: str) -> Plot:
-        curves = [
-            curve
+        curves = (
+            learning_curve(self.of(results, scheme, 4), scheme, across, colour=colour)
             for colour, scheme in enumerate(SCHEMES)
-            for curve in learning_curve(self.of(results, scheme, 4), scheme, across, colour=colour)
-        ]
-        return panel(f"N = 4, over {label}", label, "test accuracy", tuple(curves))
+        )
+        return panel(f"N = 4, over {label}", label, "test accuracy", curves)
 
     def arms(self, seed: int) -> Iterator[Arm]:
         network = {"network.profile": "paper", "uplink.name": "fdma", "training.targets": (self.target,)}

@@ -148,22 +148,21 @@ class _Air:
 
     def panels(self, results: Results) -> list[Plot]:
         learning = [
-            curve
-            for colour, ratio in enumerate(self.ratios_db)
-            for curve in learning_curve(
+            learning_curve(
                 results.of(snr_db=ratio, **SCHEMES[AIR_HIST]),
                 f"AirComp, {ratio:g} dB",
                 "round",
                 colour=colour,
             )
+            for colour, ratio in enumerate(self.ratios_db)
         ]
         last = len(self.ratios_db)
-        learning += learning_curve(self.exact(results), "OMA", "round", colour=last, dashed=True)
+        learning.append(learning_curve(self.exact(results), "OMA", "round", colour=last, dashed=True))
         by_ratio, by_clients = partial(self.by_ratio, results), partial(self.by_clients, results)
         snr = _lines(by_ratio, self.timed, list(SCHEMES))
         clients = _lines(by_clients, self.clients_a_cell, [AIR_HIST, AIR_WHOLE, OMA_HIST])
         return [
-            panel("HIST by SNR", "global rounds", "test accuracy", tuple(learning)),
+            panel("HIST by SNR", "global rounds", "test accuracy", learning),
             panel("by SNR", "SNR, dB", self.seconds, snr, log_y=True),
             panel("by clients a cell", "clients a cell n_j", self.seconds, clients, log_y=True),
         ]
@@ -186,17 +185,11 @@ class _Air:
 
 def _lines(
     read: Callable[[str], dict[str, Spread]], places: Sequence[float], schemes: Sequence[str]
-) -> tuple[Line, ...]:
-    return tuple(
-        curve
+) -> list[Line | None]:
+    return [
+        curve_of(places, read(scheme).values(), scheme, colour=colour, dashed=scheme.startswith("OMA"))
         for colour, scheme in enumerate(schemes)
-        for curve in curve_of(
-            zip(places, read(scheme).values(), strict=True),
-            scheme,
-            colour=colour,
-            dashed=scheme.startswith("OMA"),
-        )
-    )
+    ]
 
 
 def fig9(scale: Scale) -> Artefact:

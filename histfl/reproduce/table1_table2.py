@@ -32,8 +32,7 @@ SAME_STEPS = Choice(
 )
 
 AFTER_THE_FACT = Choice(
-    "which settings the paper's four ratios come from is not known",
-    finding="ratios-after-the-fact",
+    "which settings the paper's four ratios come from is not known", finding="ratios-after-the-fact"
 )
 
 
@@ -131,11 +130,7 @@ def table2(scale: Scale) -> Artefact:
                 "the paper names none of them",
                 finding="resnet18-learning-rates",
             ),
-            Choice(
-                "no weight decay",
-                "the paper names none",
-                finding="resnet18-weight-decay",
-            ),
+            Choice("no weight decay", "the paper names none", finding="resnet18-weight-decay"),
             Choice(
                 "layers run in bfloat16, parameters and averages in float32",
                 "they are the faster",

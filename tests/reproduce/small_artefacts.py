@@ -37,9 +37,8 @@ def small_artefact(*, seeds: tuple[int, ...] = (1,), smaller: str = "", **settin
 
     def panels(results: Results) -> list[Plot]:
         curves = [
-            curve
+            learning_curve(results.of(method=method), method, "round", colour=colour)
             for colour, method in enumerate(METHODS)
-            for curve in learning_curve(results.of(method=method), method, "round", colour=colour)
         ]
         return [panel("learning", "rounds", "accuracy", curves)]
 
