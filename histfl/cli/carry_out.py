@@ -47,7 +47,8 @@ class Choices:
     mlflow_uri: str | None = None
 
     def followers(self, name: str, config: Config, folder: Path) -> list[Follower]:
-        from histfl.reports.live import MLflow, TensorBoard
+        from histfl.reports.mlflow import MLflow
+        from histfl.reports.tensorboard import TensorBoard
 
         chosen: list[Follower] = [TensorBoard(folder / "tensorboard")] if self.tensorboard else []
         if self.mlflow or self.mlflow_uri:

@@ -10,7 +10,8 @@ import pytest
 from commands import SMALL
 from runs_for_tests import made_up_rounds, write_run
 
-from histfl.reports.live import LivePage, page, telling
+from histfl.reports import live
+from histfl.reports.live import LivePage, telling
 from histfl.runs.loading import load_config
 from histfl.runs.records import scalars
 from histfl.runs.store import RunFolder
@@ -20,22 +21,22 @@ def test_the_page_waits_its_time_and_then_shows_the_run_so_far(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [100.0]
-    monkeypatch.setattr(page.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(live.time, "monotonic", lambda: clock[0])
     folder = write_run(tmp_path / "run", rounds=4)
     (folder / "summary.json").unlink()
-    live = LivePage(tmp_path / "report.html", "live", [folder, tmp_path / "not-yet-begun"], pytest.fail)
+    following = LivePage(tmp_path / "report.html", "live", [folder, tmp_path / "not-yet-begun"], pytest.fail)
     clock[0] += 29
-    live.on_round({})
-    assert not live.path.exists()
+    following.on_round({})
+    assert not following.path.exists()
     clock[0] += 2
-    live.on_round({})
-    text = live.path.read_text("utf-8")
+    following.on_round({})
+    text = following.path.read_text("utf-8")
     assert 'http-equiv="refresh"' in text
     assert "run: 4 of 5 rounds" in text
-    live.path.unlink()
+    following.path.unlink()
     clock[0] += 29
-    live.on_round({})
-    assert not live.path.exists()
+    following.on_round({})
+    assert not following.path.exists()
 
 
 def test_the_page_at_the_end_is_whole_and_does_not_reload(
@@ -51,7 +52,7 @@ def test_the_page_at_the_end_is_whole_and_does_not_reload(
 def test_a_page_that_cannot_be_written_ends_no_run(
     tmp_path: Path, histfl_command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(page, "SECONDS_BETWEEN_PAGES", 0.0)
+    monkeypatch.setattr(live, "SECONDS_BETWEEN_PAGES", 0.0)
     (tmp_path / "run" / "report.html").mkdir(parents=True)  # in the page's way
     answer = histfl_command("run", *SMALL, "--out", tmp_path / "run", "--json")
     assert (answer.code, answer.json["rounds"]) == (0, 3)

@@ -14,9 +14,9 @@ import pytest
 from commands import SMALL
 from runs_for_tests import made_up_rounds
 
-from histfl.reports.live import TensorBoard, telling
-from histfl.reports.live.tensorboard import partition_image
+from histfl.reports.live import telling
 from histfl.reports.style import LINE_COLOURS
+from histfl.reports.tensorboard import TensorBoard, partition_image
 from histfl.runs.loading import load_config
 from histfl.runs.records import Record, scalars
 from histfl.runs.store import RunFolder

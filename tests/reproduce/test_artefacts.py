@@ -25,7 +25,7 @@ def test_before_any_run_every_claim_is_open(name: str, scale: Scale) -> None:
     rows = artefact.rows(nothing)
     assert {row.verdict for row in rows} <= {"not yet run", ""}
     assert any(row.verdict == "not yet run" for row in rows)
-    assert all(not panel.curves for panel in artefact.panels(nothing))
+    assert all(not panel.marks for panel in artefact.panels(nothing))
     assert bool(artefact.smaller) == scale.quick
     assert artefact.choices
     assert artefact.paper
