@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Literal, Self
+from inspect import isclass, signature
+from typing import Annotated, Any, Literal, Self, get_type_hints
 
 import tomli_w
-from pydantic import Field, PrivateAttr, field_validator, model_validator
+from pydantic import ConfigDict, Field, PrivateAttr, create_model, field_validator, model_validator
 
-from histfl.choices import check_choice, made
-from histfl.data import DATASETS, GIVEN, SPLITS
+from histfl.choices import OneOf, check_choice, made
+from histfl.data import GIVEN, SPLITS
 from histfl.data.splits import DEFAULT_CONCENTRATION
 from histfl.errors import article, did_you_mean
 from histfl.factories import KINDS, SPLIT, check_callable, module_of, plugins
-from histfl.network.network import (
-    DEFAULT_CPU_HZ,
-    DEFAULT_SNR_DB,
-    DEFAULT_TRANSMIT_POWER_W,
-    MAX_CLIENTS,
-)
+from histfl.network import DEFAULT_CPU_HZ, DEFAULT_SNR_DB, DEFAULT_TRANSMIT_POWER_W, MAX_CLIENTS
 from histfl.settings import (
     Count,
     Decibels,
@@ -34,12 +30,16 @@ from histfl.settings import (
     Switch,
     Whole,
 )
+from histfl.sizing.policies import POLICIES, UNIFORM
 from histfl.sizing.problem import DEFAULT_CAP_RATIO
 from histfl.training.cloud import CLOUD_STEPS
+from histfl.training.methods import DEFAULT_METHOD, METHODS
 from histfl.training.objective import METRICS, OBJECTIVES, Objective
 from histfl.training.precision import Precision
-from histfl.wireless.latency import CYCLES_PER_STEP, OPERATIONS_PER_CYCLE, SWITCHED_CAPACITANCE
+from histfl.wireless.channels import CHANNELS
+from histfl.wireless.clock import CYCLES_PER_STEP, OPERATIONS_PER_CYCLE, SWITCHED_CAPACITANCE
 from histfl.wireless.rates import DEFAULT_ANTENNAS, DEFAULT_BANDWIDTH_HZ
+from histfl.wireless.uplinks import UPLINKS
 
 DEFAULT_MODEL = "mlp"
 Target = Annotated[float, Field(strict=True, ge=-1e30, le=1e30)]
@@ -62,7 +62,7 @@ class DataSettings(Settings):
         default="fashion-mnist",
         description="one that `histfl data list` names, or `package.module:factory` that returns (train, test)",
     )
-    split: Literal["shards", "cell-shards", "cell-iid", "iid", "dirichlet", "given"] | str = Field(
+    split: Annotated[str, OneOf(SPLITS, also=(GIVEN,))] | str = Field(
         default="shards",
         description="how samples are spread over cells and clients: by labels, `given` in Python, or by a "
         "`package.module:function` of your own",
@@ -201,11 +201,12 @@ class TrainingSettings(Settings):
 class MethodSettings(Settings):
     """The method: how the model is cut into the cells' submodels."""
 
-    name: Literal["hist", "hfedavg", "ist", "overlap"] = Field(
-        default="hist", description="`hfedavg` cuts nothing, `ist` every hidden layer; `overlap` shares units"
+    name: Annotated[str, OneOf(METHODS)] = Field(
+        default=DEFAULT_METHOD,
+        description="`hfedavg` cuts nothing, `ist` every hidden layer; `overlap` shares units",
     )
-    sizes: Literal["uniform", "optimised", "proportional"] | tuple[Positive, ...] = Field(
-        default="uniform",
+    sizes: Annotated[str, OneOf(POLICIES)] | tuple[Positive, ...] = Field(
+        default=UNIFORM,
         description="of the submodels: equal, of least latency, by speed, or a list of shares",
     )
     cap: Annotated[float, Field(strict=True, ge=1)] = Field(
@@ -221,11 +222,18 @@ class MethodSettings(Settings):
     exclude: tuple[str, ...] = Field(default=(), description="patterns of the layers that stay whole")
 
 
+class _Options(Settings):
+    model_config = ConfigDict(strict=True)
+
+
 class UplinkSettings(Settings):
     """The uplink: the radio from the clients to their edge."""
 
-    name: Literal["fdma", "tdma", "aircomp", "ideal"] = Field(
-        default="fdma", description="shared by frequency, by time, over the air, or free and instant"
+    model_config = ConfigDict(extra="allow")  # the options of uplinks that have some of their own
+
+    name: Annotated[str, OneOf(UPLINKS)] = Field(
+        default=next(iter(UPLINKS)),
+        description="shared by frequency, by time, over the air, or free and instant",
     )
     bandwidth_hz: Positive = Field(default=DEFAULT_BANDWIDTH_HZ, description="of a cell")
     antennas: Annotated[int, Field(strict=True, ge=1, le=10_000)] = Field(
@@ -235,7 +243,7 @@ class UplinkSettings(Settings):
         default=None,
         description="in megabytes, and in seconds over fdma and tdma (unset: as the model's numbers have, 32 for float32)",
     )
-    channel: Literal["rayleigh", "rician", "path-loss"] | str = Field(
+    channel: Annotated[str, OneOf(CHANNELS)] | str = Field(
         default="rayleigh", description="how channels are drawn, or `package.module:factory` of your own"
     )
     k_factor_db: Decibels = Field(default=6.0, description="of the rician channel")
@@ -252,6 +260,39 @@ class UplinkSettings(Settings):
     signal: Literal["equivalent", "simulated"] = Field(
         default="equivalent", description="aircomp: noise on the mean, or every signal"
     )
+
+    @classmethod
+    def options(cls) -> dict[str, Any]:
+        """The further keys, of any uplink, with the kinds of their values."""
+        makers = [kind.make for kind in UPLINKS.values()]
+        hints = {
+            make: get_type_hints(make.__init__ if isclass(make) else make, include_extras=True)
+            for make in makers
+        }
+        return {
+            key: hints[make].get(key, Any)
+            for make in makers
+            for key in signature(make).parameters
+            if key not in cls.model_fields
+        }
+
+    @classmethod
+    def known_keys(cls) -> list[str]:
+        return sorted([*cls.model_fields, *cls.options()])
+
+    def values(self) -> dict[str, Any]:
+        """All that is given or has a default here."""
+        return {key: getattr(self, key) for key in type(self).model_fields} | dict(self.model_extra or {})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _options_are_known(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or not (own := given.keys() - cls.model_fields.keys()):
+            return given
+        fields: dict[str, Any] = {key: (kind, None) for key, kind in cls.options().items()}
+        options = create_model("Options", __base__=_Options, **fields)
+        found = options.model_validate({key: given[key] for key in own})
+        return {key: getattr(found, key) if key in own else value for key, value in given.items()}
 
 
 class CloudSettings(Named):
@@ -414,53 +455,3 @@ def without(
         section: {key: value for key, value in keys.items() if (section, key) not in dropped}
         for section, keys in tables.items()
     }
-
-
-READ_WITH: tuple[tuple[str, Collection[str], tuple[str, ...]], ...] = (
-    ("data.split", ("dirichlet",), ("data.cell_concentration", "data.client_concentration")),
-    (
-        "data.name",
-        [name for name, source in DATASETS.items() if source.load_text],
-        ("data.strip", "data.max_length", "data.tokenizer"),
-    ),
-    ("method.name", ("overlap",), ("method.shared",)),
-    ("method.sizes", ("optimised", "proportional"), ("method.cap",)),
-    (
-        "uplink.name",
-        ("fdma", "tdma", "aircomp"),
-        ("uplink.bandwidth_hz", "uplink.antennas", "uplink.channel"),
-    ),
-    ("network.cycles_per_step", ("auto",), ("network.operations_per_cycle",)),
-    ("uplink.name", ("fdma", "tdma", "aircomp"), ("network.snr_db", "network.transmit_power_w")),
-    ("uplink.name", ("fdma", "tdma"), ("uplink.double_count_clients",)),
-    ("uplink.name", ("fdma",), ("uplink.noise_scales_with_band",)),
-    ("uplink.name", ("aircomp",), ("uplink.paper_power", "uplink.normalise", "uplink.signal")),
-    ("uplink.channel", ("rician",), ("uplink.k_factor_db",)),
-)
-"""Settings that only some choices read: the choice, its values that do, the settings."""
-
-
-def unread(configs: Sequence[Config]) -> list[str]:
-    """The settings that differ from their defaults and that none of the runs reads, each with the reason.
-
-    They are no mistake where runs differ in the choice, as in a comparison; where none reads one, its user
-    should be told.
-    """
-    reasons = [_unread(config) for config in configs]
-    return [reason for key, reason in reasons[0].items() if all(key in others for others in reasons)]
-
-
-def _unread(config: Config) -> dict[str, str]:
-    """By the setting's key."""
-    every, changed = (_flat(config.model_dump(mode="json", exclude_defaults=only)) for only in (False, True))
-    return {
-        key: f"{key} = {changed[key]!r} is not read with {choice} = {every[choice]!r}"
-        for choice, values, keys in READ_WITH
-        if every[choice] not in values
-        for key in keys
-        if key in changed
-    }
-
-
-def _flat(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    return {f"{section}.{key}": value for section, keys in tables.items() for key, value in keys.items()}

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
+from histfl.arrays import Ints
 from histfl.data import DATASETS, SPLITS, TensorData
 from histfl.errors import UsageError
 from histfl.limits import check_memory
-from histfl.network import spread_evenly
-from histfl.network.file import read_description
-from histfl.network.network import Ints
+from histfl.network import read_description, spread_evenly
 from histfl.partition import Plan, even_counts, shared_units
 from histfl.runs.config import Config
 from histfl.runs.sizes import dealer_of

@@ -11,7 +11,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from uplink_cases import SEEDS, experiment, flat, in_chunks, networks, schedules, states, uplink
+from uplink_cases import (
+    LEARNING_RATE,
+    SEEDS,
+    experiment,
+    flat,
+    in_chunks,
+    networks,
+    schedules,
+    states,
+    uplink,
+)
 
 from histfl.errors import UsageError
 from histfl.network import Network
@@ -35,9 +45,9 @@ def aggregate(
     network = Network.uniform(1, clients, snr_db=5.0)
     link = radio.draw(network, schedules(network), seed, SEEDS)[0]
     start, finals = states(clients, entries, seed)
-    state, stated = radio.aggregate(start, in_chunks(finals, chunk or clients), link, 0)
+    state, stated = radio.aggregate(start, in_chunks(finals, chunk or clients), link, 0, LEARNING_RATE)
     exact = {name: tensor.mean(0) for name, tensor in finals.items()}
-    updates = torch.stack([flat(start) - flat(one) for one in in_rows(finals)]) / radio.learning_rate
+    updates = torch.stack([flat(start) - flat(one) for one in in_rows(finals)]) / LEARNING_RATE
     return flat(state) - flat(exact), updates, stated.item(), link
 
 
@@ -89,12 +99,12 @@ def test_every_edge_round_has_its_own_noise_and_the_same_again_when_repeated() -
         links = radio.draw(network, schedules(network), 0, SEEDS)
         later = radio.draw(network, schedules(network), 1, SEEDS)
         results = [
-            flat(radio.aggregate(start, [finals], link, edge_round)[0])
+            flat(radio.aggregate(start, [finals], link, edge_round, LEARNING_RATE)[0])
             for link in (*links, *later)
             for edge_round in (0, 1)
         ]
         assert len({tuple(result.tolist()) for result in results}) == len(results)
-        again = flat(radio.aggregate(start, in_chunks(finals, 3), links[0], 0)[0])
+        again = flat(radio.aggregate(start, in_chunks(finals, 3), links[0], 0, LEARNING_RATE)[0])
         assert torch.equal(again, results[0])
 
 
@@ -129,7 +139,7 @@ def test_stronger_clients_are_heard_with_less_noise() -> None:
         network = Network.uniform(1, 4, snr_db=snr_db)
         radio = uplink("aircomp")
         link = radio.draw(network, schedules(network), 0, SEEDS)[0]
-        errors.append(radio.aggregate(start, [finals], link, 0)[1].item())
+        errors.append(radio.aggregate(start, [finals], link, 0, LEARNING_RATE)[1].item())
     assert errors[0] / errors[1] == pytest.approx(10.0, rel=1e-6)
 
 
@@ -143,7 +153,7 @@ def test_where_nobody_is_heard_there_is_no_beam_and_nothing_to_aggregate() -> No
         assert links[cell].channels[edge_round] is None
         assert links[cell].beams[edge_round] is None
         with pytest.raises(ValueError, match="no client to hear"):
-            uplink("aircomp").aggregate({"w": torch.zeros(1)}, [], links[cell], edge_round)
+            uplink("aircomp").aggregate({"w": torch.zeros(1)}, [], links[cell], edge_round, LEARNING_RATE)
 
 
 @pytest.mark.parametrize("normalise", [True, False])
@@ -172,8 +182,8 @@ def test_links_survive_pickling() -> None:
     start, finals = states(3, 20)
     copied_radio, copied_link = pickle.loads(pickle.dumps((radio, link)))
     assert torch.equal(
-        flat(copied_radio.aggregate(start, [finals], copied_link, 1)[0]),
-        flat(radio.aggregate(start, [finals], link, 1)[0]),
+        flat(copied_radio.aggregate(start, [finals], copied_link, 1, LEARNING_RATE)[0]),
+        flat(radio.aggregate(start, [finals], link, 1, LEARNING_RATE)[0]),
     )
 
 
