@@ -45,10 +45,8 @@ CELLS_DRAWN = 40_000  # a second or two of drawing; with many cells, a few draws
 MIN_DRAWS = 4
 BYTES_A_DRAW = 500  # that are kept of it, besides a number a cell
 ARMS = (BASELINE, "uniform", "optimised")
-COMPARED = (
-    "fdma",
-    "aircomp",
-)  # the paper's; a run's own takes the place of the one of its kind, or comes beside
+# The paper's; a run's own takes the place of the one of its kind, or comes beside them.
+COMPARED = ("fdma", "aircomp")
 
 _FASHION = ((1, fashion_mnist.SIDE, fashion_mnist.SIDE), len(fashion_mnist.CLASS_NAMES))
 INPUTS: dict[str, tuple[tuple[int, ...], int]] = {  # data set: a sample's shape, the number of classes

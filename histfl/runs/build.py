@@ -105,7 +105,7 @@ def check(config: Config) -> Network:
     """The network of `config`; a UsageError where settings do not fit together, as far as that can be told
     before data are read and a model is cut, which may take long."""
     for key in KINDS:
-        if key != "uplink.channel" or config.uplink.name != "ideal":  # which needs no channel
+        if key != "uplink.channel" or "channel" in UPLINKS[config.uplink.name].reads:
             config.to_call(key)
     check_options(config.model.name, config.model.options)
     estimates.check_network(config)

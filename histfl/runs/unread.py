@@ -7,7 +7,8 @@ from inspect import signature
 from typing import Any
 
 from histfl.data import DATASETS, READ_CONCENTRATIONS
-from histfl.runs.config import Config, UplinkSettings
+from histfl.runs.config import Config
+from histfl.runs.uplink import UplinkSettings
 from histfl.sizing import POLICIES, UNIFORM
 from histfl.training.methods import METHODS
 from histfl.wireless.channels import CHANNELS

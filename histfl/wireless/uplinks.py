@@ -110,7 +110,8 @@ class UplinkKind:
     `make` gives it, from those settings of the section `uplink` that its signature names; a name that is none of the
     section's own is an option of this kind, checked by its annotation. `network` are the keys of the section `network`
     that it reads. `noisy`: the edge has the mean with an error, which Theorem 3 counts. `instant`: sending takes no
-    time. `undrawn_time`: the time depends on nothing that is drawn. A plan compares the kinds of different `plan_as`
+    time. `undrawn_time`: the time depends on nothing that is drawn. `redrawn`: channels are drawn in every edge round, not
+    once a global one. A plan compares the kinds of different `plan_as`
     (None: the own name).
     """
 
@@ -120,6 +121,7 @@ class UplinkKind:
     noisy: bool = False
     instant: bool = False
     undrawn_time: bool = False
+    redrawn: bool = False
     plan_as: str | None = None
 
     @property
@@ -174,7 +176,11 @@ UPLINKS: dict[str, UplinkKind] = {
     "fdma": UplinkKind(fdma, "a share of the band for each client (FDMA)", plan_as="oma"),
     "tdma": UplinkKind(tdma, "a share of the time for each client (TDMA)", plan_as="oma"),
     "aircomp": UplinkKind(
-        aircomp, "all clients at once, added up by the air (AirComp)", noisy=True, undrawn_time=True
+        aircomp,
+        "all clients at once, added up by the air (AirComp)",
+        noisy=True,
+        undrawn_time=True,
+        redrawn=True,
     ),
     "ideal": UplinkKind(Ideal, "free and instant", network=(), instant=True, undrawn_time=True),
 }

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from uplink_cases import (
     LEARNING_RATE,
     SEEDS,
+    TRAINING,
     experiment,
     flat,
     in_chunks,
@@ -23,9 +24,11 @@ from uplink_cases import (
     uplink,
 )
 
+from histfl.engines import choose_engine
 from histfl.errors import UsageError
 from histfl.network import Network
 from histfl.runs.execute import execute
+from histfl.training import hist
 from histfl.wireless import Link, PathLoss, max_min, min_gain, power_factor, precode
 
 ENTRIES = 120_000
@@ -190,5 +193,32 @@ def test_links_survive_pickling() -> None:
 def test_what_cannot_be_sent_is_refused_before_anybody_trains() -> None:
     with pytest.raises(UsageError, match="narrower than one sub-channel"):
         uplink("aircomp", bandwidth_hz=14e3)
-    with pytest.raises(UsageError, match="learning_rate = 0"):
-        replace(uplink("aircomp"), learning_rate=0.0)
+    with pytest.raises(UsageError, match="symbol_s = 0"):
+        uplink("aircomp", symbol_s=0.0)
+
+
+def test_the_noise_of_updates_that_are_not_normalised_goes_with_the_rate_of_the_steps() -> None:
+    radio = uplink("aircomp", normalise=False)
+    network = Network.uniform(1, 3, snr_db=0.0)
+    link = radio.draw(network, schedules(network), 0, SEEDS)[0]
+    start, finals = states(3, 50)
+    exact = flat({name: tensor.mean(0) for name, tensor in finals.items()})
+    small, large = (flat(radio.aggregate(start, [finals], link, 0, rate)[0]) - exact for rate in (0.1, 0.4))
+    assert torch.allclose(large, 4 * small, rtol=1e-9)
+
+
+@pytest.mark.parametrize("engine", ["reference", "vectorised"])
+def test_the_air_takes_the_rate_of_the_clients_wherever_it_is_set(engine: str) -> None:
+    """A run whose clients are given another rate after it was built is the run that was built with it."""
+    network = Network.uniform(2, clients=6, snr_db=0.0)
+    air = {"name": "aircomp", "normalise": False}
+    models = []
+    for built, wanted in ((0.3, 0.3), (0.1, 0.3)):
+        made = experiment(network, uplink=air, training=TRAINING | {"learning_rate": built})
+        task = replace(made.hist.task, local=replace(made.hist.task.local, learning_rate=wanted))
+        state = {name: tensor.detach().clone() for name, tensor in made.model.named_parameters()}
+        rounds = hist(
+            replace(made.hist, task=task), state, choose_engine(engine, task), first_round=0, rounds=2
+        )
+        models.append(flat([*rounds][-1].state))
+    assert torch.equal(*models)
