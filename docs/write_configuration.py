@@ -9,10 +9,13 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
+from histfl.choices import OneOf
 from histfl.models import MODELS
 from histfl.runs.config import Config
 from histfl.runs.loading import preset_names
 from histfl.settings import SMALLEST
+from histfl.training.methods import METHODS
+from histfl.wireless.uplinks import UPLINKS
 
 PAGE = Path(__file__).parent / "configuration.md"
 OFFERED = (
@@ -80,11 +83,18 @@ def _section(name: str, section: FieldInfo) -> str:
         (f"`{key}`", _kind(field.annotation, field.metadata), _default(field.default), str(field.description))
         for key, field in fields.items()
     ]
-    models = _table(("model", "what it is", "options"), map(_model, MODELS)) if name == "model" else ""
+    choices = {
+        "model": lambda: _table(("model", "what it is", "options"), map(_model, MODELS)),
+        "method": lambda: _table(
+            ("method", "what it is"), ((f"`{each}`", m.about) for each, m in METHODS.items())
+        ),
+        "uplink": lambda: _table(
+            ("uplink", "what it is"), ((f"`{each}`", k.about) for each, k in UPLINKS.items())
+        ),
+    }
+    further = [choices[name]()] if name in choices else []
     text = _table(("key", "value", "default", "meaning"), rows)
-    return "\n".join(
-        [f"## `[{name}]`\n", f"{section.annotation.__doc__}\n", text, *([models] if models else [])]
-    )
+    return "\n".join([f"## `[{name}]`\n", f"{section.annotation.__doc__}\n", text, *further])
 
 
 def _table(heads: tuple[str, ...], rows: Any) -> str:
@@ -106,9 +116,13 @@ def _kind(annotation: Any, metadata: Any = ()) -> str:
     """A type in a user's words."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
+        if names := _names(arguments[1:]):
+            return names
         return _kind(arguments[0], [bound for field in arguments[1:] for bound in field.metadata])
     if origin in (Union, UnionType):
         return " or ".join(_kind(each) for each in arguments if each is not NoneType)
+    if names := _names(metadata):
+        return names
     if origin is Literal:
         return ", ".join(f"`{choice}`" for choice in arguments)
     if origin is tuple:
@@ -116,6 +130,11 @@ def _kind(annotation: Any, metadata: Any = ()) -> str:
     return {str: "text", bool: "`true`, `false`", int: "whole number", float: "number"}[annotation] + _bounds(
         metadata
     )
+
+
+def _names(metadata: Any) -> str:
+    """The names of a registry."""
+    return ", ".join(f"`{name}`" for each in metadata if isinstance(each, OneOf) for name in each.names)
 
 
 def _bounds(metadata: Any) -> str:

@@ -21,11 +21,12 @@ from histfl.partition import copy_of
 from histfl.reports.compare import compare
 from histfl.runs import run as runs
 from histfl.runs.build import Ingredients, build
-from histfl.runs.config import Config, DataSettings, MethodSettings, TrainingSettings, unread
+from histfl.runs.config import Config, DataSettings, MethodSettings, TrainingSettings
 from histfl.runs.execute import OnRound, execute
 from histfl.runs.records import Record
 from histfl.runs.sizes import holding
 from histfl.runs.store import RunFolder
+from histfl.runs.unread import unread
 from histfl.settings import checked
 from histfl.training.objective import Loss
 

@@ -7,13 +7,39 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar, get_type_hints
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, GetCoreSchemaHandler, TypeAdapter, ValidationError
+from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 
 from histfl.errors import HistflError, UsageError, did_you_mean, in_one_line
 
 Made = TypeVar("Made")
+
+
+@dataclass(frozen=True, eq=False)
+class OneOf:
+    """The values of a setting: the names in a registry when it is checked, so that what was added later is known too,
+    and those in `also`."""
+
+    registry: Mapping[str, object]
+    also: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (*self.registry, *self.also)
+
+    def check(self, value: object) -> object:
+        """`value`, known to be one of the names."""
+        if not isinstance(value, str) or value not in self.names:
+            *first, last = map(repr, self.names)
+            expected = f"{', '.join(first)} or {last}" if first else last
+            raise PydanticKnownError("literal_error", {"expected": expected})
+        return value
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(self.check, handler(source))
 
 
 def check_choice(kind: str, registry: Mapping[str, Callable[..., Any]], name: str) -> None:

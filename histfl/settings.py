@@ -32,6 +32,11 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
+    @classmethod
+    def known_keys(cls) -> list[str]:
+        """The keys that a section has."""
+        return sorted(cls.model_fields)
+
 
 class Named(Settings):
     """A section that chooses something by `name`; its other keys are that choice's own options."""
@@ -177,7 +182,8 @@ def _path(location: tuple[int | str, ...]) -> tuple[int | str, ...]:
 
 
 def _known_keys(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
-    return sorted(_model_at(model, path).model_fields)
+    found = _model_at(model, path)
+    return found.known_keys() if issubclass(found, Settings) else sorted(found.model_fields)
 
 
 def _model_at(model: type[BaseModel], path: tuple[int | str, ...]) -> type[BaseModel]:

@@ -24,7 +24,7 @@ from histfl.network import Network
 from histfl.seeds import Seeds
 from histfl.training import Participation
 from histfl.wireless import Rayleigh, max_min
-from histfl.wireless.clock import Computing
+from histfl.wireless.clock import Clock, Computing
 from histfl.wireless.over_the_air import OverTheAir
 from histfl.wireless.uplinks import Orthogonal
 
@@ -51,12 +51,12 @@ def seconds_a_round(uplink: str, parameters: int, clients_a_cell: int, bandwidth
         schedules = [Participation().schedule(cell, EDGE_ROUNDS, draw, SEEDS) for cell in cells]
         sizes = np.full(CELLS, parameters)
         if uplink == "aircomp":  # its time depends on no channel, so no beam needs to be optimised
-            air = OverTheAir(COMPUTING, learning_rate=0.01, bandwidth_hz=bandwidth_hz)
-            found.append(air.cost(network, schedules, (), sizes).seconds)
+            air = OverTheAir(bandwidth_hz=bandwidth_hz)
+            found.append(Clock(COMPUTING, air).cost(network, schedules, (), sizes).seconds)
         else:
-            fdma = Orthogonal(COMPUTING, bandwidth_hz=bandwidth_hz)
+            fdma = Orthogonal(bandwidth_hz=bandwidth_hz)
             links = fdma.draw(network, schedules, draw, SEEDS)
-            found.append(fdma.cost(network, schedules, links, sizes).seconds)
+            found.append(Clock(COMPUTING, fdma).cost(network, schedules, links, sizes).seconds)
     return float(np.mean(found))
 
 

@@ -66,11 +66,11 @@ def run_all(
     from histfl.engines.choose import check_engine
     from histfl.reports.live import LivePage, telling
     from histfl.runs.build import check, prepare
-    from histfl.runs.config import unread
     from histfl.runs.execute import execute
     from histfl.runs.progress import progress
     from histfl.runs.sizes import holding
     from histfl.runs.store import RunFolder
+    from histfl.runs.unread import unread
     from histfl.runs.work import work_of_a_round
 
     check_engine(choices.engine, choices.memory_gb)

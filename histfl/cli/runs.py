@@ -108,12 +108,13 @@ def quickstart(
 ) -> None:
     """HIST against hierarchical FedAvg on embedded images, in under a minute."""
     from histfl.runs.loading import load_config
+    from histfl.training.methods import BASELINE, DEFAULT_METHOD
 
     _needs_out(resume, out)
-    names, chosen = ("hist", "hfedavg"), with_precision(settings, precision)
+    names, chosen = (DEFAULT_METHOD, BASELINE), with_precision(settings, precision)
     if named := [setting for setting in settings if setting.startswith("method.name")]:
         raise UsageError(
-            f"--set {named[0]}: quickstart compares hist with hfedavg; use histfl run quickstart"
+            f"--set {named[0]}: quickstart compares {names[0]} with {names[1]}; use histfl run quickstart"
         )
     configs = {name: load_config("quickstart", [*chosen, f"method.name={name}"]) for name in names}
     folder = out or free_folder("quickstart")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from histfl.network.network import Floats, Ints
+from histfl.arrays import Floats, Ints
 
 
 def deal_by_label_mix(

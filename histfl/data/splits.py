@@ -9,10 +9,10 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from histfl.arrays import Ints
 from histfl.data.mixing import deal_by_label_mix
 from histfl.errors import UsageError, did_you_mean, in_one_line
 from histfl.network import spread_evenly
-from histfl.network.network import Ints
 
 SHARDS_PER_CLIENT = 2
 GIVEN = "given"  # the split of clients whose samples a user names
@@ -175,6 +175,7 @@ SPLITS: dict[str, Splitter] = {
     "iid": _iid,
     "dirichlet": _dirichlet,
 }
+READ_CONCENTRATIONS = ("dirichlet",)
 
 
 def _sort_and_deal(

@@ -9,9 +9,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import torch
 
+from histfl.arrays import Ints
 from histfl.devices import moved
 from histfl.engines.cpu.pages import put_in_large_pages
-from histfl.network.network import Ints
 from histfl.partition import State
 from histfl.training import CellJob, Task
 from histfl.training.batches import batches_of_clients, variants_of_clients

@@ -168,7 +168,9 @@ def _run_cells(jobs: Sequence[CellJob], trainer: Trainer, mapper: _Mapper) -> li
         # Pieces come in the order of their parts, so an uplink reads its cell's without waiting for all.
         for place, own in groupby(pieces, key=lambda piece: piece.place):
             job, finals = jobs[place], _finals(own, losses[place])
-            states[place], error = job.task.uplink.aggregate(states[place], finals, job.link, edge_round)
+            states[place], error = job.task.uplink.aggregate(
+                states[place], finals, job.link, edge_round, job.task.local.learning_rate
+            )
             errors[place].append(error)
     return [_End(*end) for end in zip(states, losses, errors, strict=True)]
 

@@ -19,20 +19,17 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from histfl.errors import PartitionError, in_one_line
-from histfl.partition.batchnorm import training_copy
-from histfl.partition.draw import Submodel
-from histfl.partition.extract import extract
-from histfl.partition.forward import (
+from histfl.partition.module import (
     Inputs,
     few_examples,
     map_tensors,
     outputs_of,
     quietly,
+    training_copy,
     with_tensors,
 )
-from histfl.partition.masks import mask
-from histfl.partition.plan import Plan
-from histfl.partition.units import State, UnitGroup
+from histfl.partition.plan import Plan, State, UnitGroup
+from histfl.partition.submodel import Submodel, extract, mask
 
 # Relative to the largest entry.
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3}

@@ -1,19 +1,130 @@
-"""`plan`: from a model to the way it is cut, checked."""
+"""From a model to the way it is cut, checked: the unit groups, the choice among them, the plan (HIST Sec. II-B).
+
+The paper cuts every other layer, so that no parameter is cut along two axes and none is lost. For any
+model: of the groups that were found, take those that cover the most trainable parameters such that
+no two of them meet in a parameter. This is a maximum-weight independent set, tiny, solved exactly.
+
+Where tracing a model would be slow or impossible, it names its unit groups itself, with a method
+`unit_axes()`: from a name (a layer's) to the (parameter, axis) pairs that are cut together, position k of
+every one of them being unit k. They are checked as traced ones are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Literal
 
+import numpy as np
+import torch
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import csr_array
 from torch import nn
 
 from histfl.errors import PartitionError
 from histfl.partition.check import Bench
-from histfl.partition.choose import Scheme, choose, conflict, matching
 from histfl.partition.discover import discover
-from histfl.partition.forward import Inputs
-from histfl.partition.offered import offered
-from histfl.partition.plan import Plan
-from histfl.partition.units import UnitGroup
+from histfl.partition.module import Inputs
+from histfl.partition.plan import CutAxis, Plan, UnitGroup
+
+Scheme = Literal["alternating", "every", "none"]
+
+
+def choose(
+    groups: Sequence[UnitGroup], weights: Sequence[int], *, scheme: Scheme = "alternating"
+) -> tuple[UnitGroup, ...]:
+    """The groups to cut, in the order given; `weights` are the parameters each of them covers.
+
+    `alternating` cuts each parameter along one axis at most. `every` (IST) lets different groups cut
+    a parameter along different axes; links between units of different cells are then held by nobody.
+    """
+    if not groups:
+        return ()
+    pairs = [(i, j) for i, j in _meeting(groups) if conflict(groups[i], groups[j], scheme)]
+    rows = np.repeat(np.arange(len(pairs)), 2)
+    columns = np.array(pairs, dtype=np.int64).reshape(-1)
+    edges = csr_array((np.ones(len(rows)), (rows, columns)), shape=(len(pairs), len(groups)))
+    solution = milp(
+        -np.asarray(weights, dtype=np.float64),
+        integrality=np.ones(len(groups)),
+        bounds=Bounds(0, 1),
+        constraints=LinearConstraint(edges, ub=1.0) if pairs else (),
+        options={"mip_rel_gap": 0.0},
+    )
+    if solution.x is None:
+        raise PartitionError(f"choosing among {len(groups)} layers to cut failed: {solution.message}")
+    return tuple(group for group, taken in zip(groups, solution.x, strict=True) if taken > 0.5)
+
+
+def conflict(first: UnitGroup, second: UnitGroup, scheme: Scheme = "alternating") -> str | None:
+    """A parameter in which the two groups cannot both be cut, if there is one.
+
+    They may share an axis when they own different positions of it, as the branches of a concatenation do.
+    """
+    by_parameter: dict[str, list[CutAxis]] = {}
+    for cut in first.axes:
+        by_parameter.setdefault(cut.parameter, []).append(cut)
+    for cut in second.axes:
+        for other in by_parameter.get(cut.parameter, ()):
+            if other.axis != cut.axis:
+                if scheme == "alternating":
+                    return cut.parameter
+            elif bool(((cut.unit >= 0) & (other.unit >= 0)).any()):
+                return cut.parameter
+    return None
+
+
+def matching(groups: Sequence[UnitGroup], patterns: Iterable[str]) -> set[str]:
+    """The names of the groups of which the name or a layer matches one of the glob patterns."""
+    found: set[str] = set()
+    for pattern in patterns:
+        names = {
+            group.name
+            for group in groups
+            if any(fnmatchcase(name, pattern) for name in (group.name, *group.layers))
+        }
+        if not names:
+            known = ", ".join(repr(group.name) for group in groups)
+            raise PartitionError(f"the pattern {pattern!r} matches no layer; the layers found are {known}")
+        found |= names
+    return found
+
+
+def _meeting(groups: Sequence[UnitGroup]) -> list[tuple[int, int]]:
+    """Pairs of groups that have a parameter in common."""
+    holders: dict[str, set[int]] = {}
+    for number, group in enumerate(groups):
+        for cut in group.axes:
+            holders.setdefault(cut.parameter, set()).add(number)
+    return sorted({(i, j) for numbers in holders.values() for i in numbers for j in numbers if i < j})
+
+
+def offered(model: nn.Module) -> tuple[UnitGroup, ...] | None:
+    """The groups that `model` names, or None where it names none and has to be traced."""
+    unit_axes = getattr(model, "unit_axes", None)
+    if not callable(unit_axes):
+        return None
+    named: Mapping[str, Sequence[tuple[str, int]]] = unit_axes()
+    shapes = {name: tuple(value.shape) for name, value in model.named_parameters()}
+    return tuple(_group(name, axes, shapes) for name, axes in named.items())
+
+
+def _group(name: str, axes: Sequence[tuple[str, int]], shapes: Mapping[str, tuple[int, ...]]) -> UnitGroup:
+    lengths: set[int] = set()
+    for parameter, axis in axes:
+        shape = shapes.get(parameter)
+        if shape is None or not 0 <= axis < len(shape):
+            raise PartitionError(
+                f"unit_axes()[{name!r}] names axis {axis} of {parameter!r}, which the model does not have"
+            )
+        lengths.add(shape[axis])
+    if len(lengths) != 1:
+        raise PartitionError(
+            f"unit_axes()[{name!r}] names axes of {sorted(lengths) or 'no'} entries; all must have as many "
+            "as there are units"
+        )
+    units = torch.arange(lengths.pop())
+    return UnitGroup(name, len(units), tuple(CutAxis(p, axis, units) for p, axis in axes), (name,))
 
 
 def plan(

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
+from histfl.arrays import Floats, Ints
 from histfl.data import cifar10, fashion_mnist
 from histfl.errors import PartitionError, UsageError
 from histfl.limits import check_memory
 from histfl.models import build_model, check_model_size
 from histfl.network import Network
-from histfl.network.network import Floats, Ints
 from histfl.partition import plan, shared_units, training_copy
 from histfl.runs.build import bits_per_parameter, build_network, build_participation, build_uplink
 from histfl.runs.computing import CountedStep, build_computing, computing_json
@@ -36,15 +36,17 @@ from histfl.sizing import (
     size,
     uniform,
 )
-from histfl.sizing.uplinks import uplink_cost
-from histfl.training.methods import METHODS
+from histfl.training.methods import BASELINE, METHODS
+from histfl.wireless.clock import Clock
+from histfl.wireless.uplinks import UPLINKS, Ideal, plan_key
 
 DEFAULT_DRAWS = 200
 CELLS_DRAWN = 40_000  # a second or two of drawing; with many cells, a few draws tell the mean as well
 MIN_DRAWS = 4
 BYTES_A_DRAW = 500  # that are kept of it, besides a number a cell
-ARMS = ("hfedavg", "uniform", "optimised")
-UPLINKS = ("oma", "aircomp")
+ARMS = (BASELINE, "uniform", "optimised")
+# The paper's; a run's own takes the place of the one of its kind, or comes beside them.
+COMPARED = ("fdma", "aircomp")
 
 _FASHION = ((1, fashion_mnist.SIDE, fashion_mnist.SIDE), len(fashion_mnist.CLASS_NAMES))
 INPUTS: dict[str, tuple[tuple[int, ...], int]] = {  # data set: a sample's shape, the number of classes
@@ -99,6 +101,7 @@ class NetworkPlan:
     cut: CutModel
     clients_per_cell: Ints
     uplink: str
+    links: Mapping[str, str]  # the uplinks that are compared, by the names of `seconds_per_round`
     draws: int
     cap: float
     cells: Mapping[str, CellSizes]
@@ -227,9 +230,11 @@ def plan_network(
             f"network.active_cells = {config.network.active_cells}: a plan sizes all cells of a network; "
             "leave the key out, or plan a network of as many cells"
         )
-    if config.uplink.name == "ideal":
+    if UPLINKS[config.uplink.name].instant:
+        *first, last = (name for name, kind in UPLINKS.items() if not kind.instant)
         raise UsageError(
-            "uplink.name = 'ideal' takes no time; a plan weighs computing against sending: use fdma, tdma or aircomp"
+            f"uplink.name = {config.uplink.name!r} takes no time; a plan weighs computing against sending: use "
+            f"{', '.join(first)} or {last}"
         )
     sizes = config.method.sizes
     if sizes not in ("uniform", "optimised"):
@@ -239,18 +244,19 @@ def plan_network(
     draws = check_size(config, draws)
     network = build_network(config)
     policies, obstacle = _policies(cut.layers, network.num_cells, config.method.cap)
-    tally = _Tally(cut, policies, config.method.cap)
-    for number, costs in enumerate(_drawn_costs(config, network, cut, draws), start=1):
+    links = {plan_key(name): name for name in (*COMPARED, config.uplink.name)}
+    tally = _Tally(cut, policies, config.method.cap, links)
+    for number, costs in enumerate(_drawn_costs(config, network, cut, draws, links), start=1):
         tally.add(costs)
         at(f"{number:,} of {draws:,} draws")
-    shown = "aircomp" if config.uplink.name == "aircomp" else "oma"
     return NetworkPlan(
         cut=cut,
         clients_per_cell=network.clients_per_cell,
-        uplink=shown if shown == "aircomp" else _orthogonal(config),
+        uplink=config.uplink.name,
+        links=links,
         draws=draws,
         cap=config.method.cap,
-        cells=tally.cells(shown),
+        cells=tally.cells(plan_key(config.uplink.name)),
         seconds_per_round=tally.seconds_per_round(),
         obstacle=obstacle,
         computing=computing_json(config, cut.step),
@@ -260,9 +266,11 @@ def plan_network(
 class _Tally:
     """Adds up what the drawn rounds take."""
 
-    def __init__(self, cut: CutModel, policies: Mapping[str, Policy], cap: float) -> None:
-        self.cut, self.policies, self.cap = cut, policies, cap
-        self.seconds: dict[str, list[float]] = {f"{link}.{name}": [] for link in UPLINKS for name in ARMS}
+    def __init__(
+        self, cut: CutModel, policies: Mapping[str, Policy], cap: float, links: Collection[str]
+    ) -> None:
+        self.cut, self.policies, self.cap, self.links = cut, policies, cap, links
+        self.seconds: dict[str, list[float]] = {f"{link}.{name}": [] for link in links for name in ARMS}
         self.costs: dict[str, list[AnyCost]] = {}
         self.found: dict[str, dict[str, float]] = {}
 
@@ -271,7 +279,7 @@ class _Tally:
         before = {name: seen[-1] for name, seen in self.costs.items()}
         for name, cost in costs.items():
             self.costs.setdefault(name, []).append(cost)
-        for uplink in UPLINKS:
+        for uplink in self.links:
             if costs[uplink] is not before.get(uplink):  # otherwise what was found for it holds again
                 self.found[uplink] = self._slowest(costs[uplink])
             for arm, seconds in self.found[uplink].items():
@@ -282,7 +290,7 @@ class _Tally:
         layers = self.cut.layers
         problem = SizingProblem(layers, cost, self.cap)
         sizes = {name: layers.parameters(policy(problem)) for name, policy in self.policies.items()}
-        sizes["hfedavg"] = np.full(cost.num_cells, self.cut.parameters)
+        sizes[BASELINE] = np.full(cost.num_cells, self.cut.parameters)
         return {name: float(cost.seconds(parameters).max()) for name, parameters in sizes.items()}
 
     def seconds_per_round(self) -> dict[str, float | None]:
@@ -302,12 +310,18 @@ class _Tally:
         return mean_cost(self.costs[name])
 
 
-def _drawn_costs(config: Config, network: Network, cut: CutModel, draws: int) -> Iterator[dict[str, AnyCost]]:
-    """The costs of each drawn round, by uplink."""
-    names = {"oma": _orthogonal(config), "aircomp": "aircomp", "compute": "ideal"}
+def _drawn_costs(
+    config: Config, network: Network, cut: CutModel, draws: int, links: Mapping[str, str]
+) -> Iterator[dict[str, AnyCost]]:
+    """The costs of each drawn round, by uplink, and that of `compute` alone."""
     bits = bits_per_parameter(config, cut.dtype)
     computing = build_computing(config, cut.parameters, cut.step)
-    uplinks = {key: build_uplink(_with_uplink(config, name), computing, bits) for key, name in names.items()}
+    clocks = {
+        key: Clock(computing, build_uplink(_with_uplink(config, name), bits)) for key, name in links.items()
+    }
+    clocks["compute"] = Clock(computing, Ideal())
+    # Over the air the time depends on no channel, and a draw would optimise every beam in vain.
+    drawn = [key for key, name in links.items() if not UPLINKS[name].undrawn_time]
     participation = build_participation(config)
     participation.check(network)
     seeds = Seeds(config.training.seed)
@@ -315,21 +329,22 @@ def _drawn_costs(config: Config, network: Network, cut: CutModel, draws: int) ->
     for t in range(draws):
         if t == 0 or participation.per_cell is not None:  # otherwise the same clients send in every round
             schedules = participation.schedules(network, config.training.edge_rounds, t, seeds)
-            # Over the air the time depends on no channel, and a draw would optimise every beam in vain.
             undrawn = {
-                name: uplink_cost(uplinks[name], network, schedules, nothing)
-                for name in ("aircomp", "compute")
+                key: clock.cost_by_size(network, schedules, nothing)
+                for key, clock in clocks.items()
+                if key not in drawn
             }
-        links = uplinks["oma"].draw(network, schedules, t, seeds)
-        yield {"oma": uplink_cost(uplinks["oma"], network, schedules, links), **undrawn}
+        found = dict(undrawn)
+        for key in drawn:
+            uplink = clocks[key].uplink
+            found[key] = clocks[key].cost_by_size(
+                network, schedules, uplink.draw(network, schedules, t, seeds)
+            )
+        yield found
 
 
 def _with_uplink(config: Config, name: str) -> Config:
     return config.model_copy(update={"uplink": config.uplink.model_copy(update={"name": name})})
-
-
-def _orthogonal(config: Config) -> str:
-    return "tdma" if config.uplink.name == "tdma" else "fdma"
 
 
 def _policies(layers: CutLayers, num_cells: int, cap: float) -> tuple[dict[str, Policy], str | None]:

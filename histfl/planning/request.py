@@ -10,7 +10,7 @@ from typing import Any
 from histfl.errors import UsageError, did_you_mean
 from histfl.factories import check_trust
 from histfl.models import MODELS
-from histfl.network.file import read_description
+from histfl.network import read_description
 from histfl.planning.network import NetworkPlan, check_size, cut_model, plan_network
 from histfl.runs.config import Config
 from histfl.runs.loading import apply_settings, load_config, preset_names

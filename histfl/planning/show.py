@@ -7,22 +7,24 @@ from pathlib import Path
 import numpy as np
 from rich.table import Table
 
-from histfl.network.network import Floats, Ints
-from histfl.planning.network import ARMS, UPLINKS, CellSizes, NetworkPlan
+from histfl.arrays import Floats, Ints
+from histfl.planning.network import ARMS, CellSizes, NetworkPlan
 from histfl.planning.request import Planning, Variation
 from histfl.reports.html import write_plots
 from histfl.reports.plots import Axis, Bars, Line, Mark, Plot, Rule
 from histfl.reports.style import COLOURS
 from histfl.sizing import share_sentence
+from histfl.training.methods import BASELINE, METHODS
 
 TABLE_ROWS = 20
 BARS = 60
 NAMED_LAYERS = 3
 BLUE, VERMILION, GREEN, ORANGE, SKY = COLOURS[0], COLOURS[1], COLOURS[2], COLOURS[4], COLOURS[5]
 BAR_COLOURS = {"uniform": (SKY, BLUE), "optimised": (ORANGE, VERMILION)}  # compute, uplink
-LINE_COLOURS = {"hfedavg": GREEN, "uniform": BLUE, "optimised": VERMILION}
+LINE_COLOURS = {BASELINE: GREEN, "uniform": BLUE, "optimised": VERMILION}
+DASHES = ("solid", "dash", "dot")
 SHORT = {"uniform": "unif.", "optimised": "opt."}
-NAMES = {"hfedavg": "HFedAvg", "uniform": "uniform", "optimised": "optimised"}
+NAMES = {BASELINE: METHODS[BASELINE].title, "uniform": "uniform", "optimised": "optimised"}
 
 
 def plan_tables(planning: Planning) -> list[Table]:
@@ -121,14 +123,12 @@ def _cell_texts(chosen: CellSizes, group: Ints) -> dict[str, str]:
 def _rounds_table(plan: NetworkPlan) -> Table:
     table = Table(box=None, title="seconds a round")
     table.add_column("uplink")
-    for heading in (*NAMES.values(), "saved over uniform", "times faster than HFedAvg"):
+    for heading in (*NAMES.values(), "saved over uniform", f"times faster than {NAMES[BASELINE]}"):
         table.add_column(heading, justify="right")
-    orthogonal = plan.uplink if plan.uplink != "aircomp" else "fdma"
-    for uplink in UPLINKS:
+    for uplink, name in plan.links.items():
         full, equal, best = (plan.seconds_per_round[f"{uplink}.{arm}"] for arm in ARMS)
         saved = "-" if best is None or equal is None else f"{1 - best / equal:.1%}"
         faster = "-" if best is None or full is None else f"{full / best:.2f}"
-        name = orthogonal if uplink == "oma" else uplink
         table.add_row(name, *map(_seconds, (full, equal, best)), saved, faster)
     return table
 
@@ -136,7 +136,7 @@ def _rounds_table(plan: NetworkPlan) -> Table:
 def _variation_table(variation: Variation) -> Table:
     table = Table(box=None, title=f"seconds a round by {variation.setting}")
     table.add_column(variation.setting)
-    for uplink in UPLINKS:
+    for uplink in variation.plans[0].links:
         for arm in ARMS:
             table.add_column(f"{uplink}\n{arm}", justify="right")
     for value, plan in zip(variation.values, variation.plans, strict=True):
@@ -198,7 +198,7 @@ def _curves(variation: Variation) -> Plot:
             width=2,
             markers=True,
         )
-        for uplink, dash in zip(UPLINKS, ("solid", "dash"), strict=True)
+        for uplink, dash in zip(variation.plans[0].links, DASHES, strict=False)
         for arm in ARMS
     ]
     title = f"seconds a round by {variation.setting}"

@@ -14,6 +14,7 @@ from histfl.reports.groups import Group, baseline_of, objective_of
 from histfl.reports.tables import Cell, Column, Table
 from histfl.runs.records import in_megabytes
 from histfl.runs.run import Run
+from histfl.training.methods import is_baseline
 from histfl.training.objective import Objective
 
 COSTS = (
@@ -94,7 +95,7 @@ def answer_sentence(groups: Sequence[Group]) -> str:
     pairs = [
         (group, base)
         for group in groups
-        if group.method != "hfedavg" and (base := baseline_of(group, groups))
+        if not is_baseline(group.method) and (base := baseline_of(group, groups))
     ]
     if not pairs:
         return _alone(groups)

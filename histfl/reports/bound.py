@@ -35,6 +35,8 @@ from histfl.theory import (
     theorem_2,
     theorem_3,
 )
+from histfl.training.methods import METHODS, has_theorems
+from histfl.wireless.uplinks import UPLINKS
 
 VACUOUS = 100.0  # times the measured gradient: two orders of magnitude tell nothing about training
 
@@ -60,7 +62,7 @@ class Setting:
 
     @property
     def over_the_air(self) -> bool:
-        return self.config.uplink.name == "aircomp"
+        return UPLINKS[self.config.uplink.name].noisy
 
     @property
     def participants(self) -> tuple[int, ...]:
@@ -225,10 +227,11 @@ def bound_of(run: Run) -> Bound:
 def _setting(run: Run) -> Setting:
     """A UsageError where the theorems say nothing about the run."""
     config = run.config
-    if config.method.name != "hist":
+    if not has_theorems(config.method.name):
+        known = " or ".join(repr(name) for name in METHODS if has_theorems(name))
         raise UsageError(
             f"{run.place} is a run of method {config.method.name!r}; the theorems are about disjoint submodels "
-            "that cover the model, so give a run of method 'hist'"
+            f"that cover the model, so give a run of method {known}"
         )
     if config.network.active_cells != "all":
         raise UsageError(

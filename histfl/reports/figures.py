@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from histfl.arrays import Floats, Ints
 from histfl.files import storage_errors, write_whole
-from histfl.network.network import Floats, Ints
 from histfl.reports.answer import answer_table, runs_table
 from histfl.reports.gather import Gathered
 from histfl.reports.groups import Group, groups_of, objective_of

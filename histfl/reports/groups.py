@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from histfl.network.network import Floats
+from histfl.arrays import Floats
 from histfl.runs.config import without
 from histfl.runs.records import Record
 from histfl.runs.run import Run
+from histfl.training.methods import is_baseline
 from histfl.training.objective import Objective
 
 SEED = (("training", "seed"),)
@@ -79,12 +80,12 @@ def groups_of(runs: Iterable[Run]) -> list[Group]:
 
 
 def baseline_of(group: Group, groups: Sequence[Group]) -> Group | None:
-    """The hierarchical FedAvg group that `group` is fairly compared with.
+    """The baseline (hierarchical FedAvg) that `group` is fairly compared with.
 
     The one that is alike in all but the method and the sizes; where none is, the only one of the same
     model, data and network, which may be trained or sent in another way.
     """
-    baselines = [other for other in groups if other.method == "hfedavg" and _task(other) == _task(group)]
+    baselines = [other for other in groups if is_baseline(other.method) and _task(other) == _task(group)]
     alike = [other for other in baselines if _setting(other) == _setting(group)]
     chosen = alike or (baselines if len(baselines) == 1 else [])
     return chosen[0] if chosen else None

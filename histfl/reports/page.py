@@ -17,6 +17,7 @@ from histfl.reports.groups import Group, baseline_of, groups_of, objective_of, s
 from histfl.reports.html import escape, frame, plots_html, table_html
 from histfl.reports.pictures import label_plot, label_table, partition_plot, partition_table
 from histfl.runs.run import Run
+from histfl.training.methods import has_theorems
 
 PARTITIONS, LABEL_MIXES, THEORIES = 6, 3, 4  # pictures on one page; the rest is a report of their own
 
@@ -162,7 +163,7 @@ def _error(groups: Sequence[Group]) -> str:
 
 def _theory(runs: Sequence[Run]) -> str:
     # The theorems are about disjoint submodels: other methods record constants that no bound goes with.
-    hist = [run for run in runs if run.config.method.name == "hist"]
+    hist = [run for run in runs if has_theorems(run.config.method.name)]
     recorded = [run for run in hist if any("theory" in record for record in run.records)]
     parts = []
     for number, run in enumerate(recorded[:THEORIES]):

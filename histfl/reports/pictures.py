@@ -11,7 +11,7 @@ import numpy as np
 from rich import table as terminal
 
 from histfl import data as datasets
-from histfl.network.network import Floats, Ints
+from histfl.arrays import Floats, Ints
 from histfl.reports.html import write_plots
 from histfl.reports.plots import Axis, Bars, HeatMap, Plot, Rule
 from histfl.reports.style import GREY, cell_colours

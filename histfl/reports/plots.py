@@ -17,8 +17,8 @@ import plotly.io
 from plotly.colors import hex_to_rgb
 from plotly.subplots import make_subplots
 
+from histfl.arrays import Floats, Ints
 from histfl.errors import missing_extra
-from histfl.network.network import Floats, Ints
 from histfl.reports.style import DASHES, shown_name, steps
 
 COLUMN_INCHES = (3.5, 2.5)  # one column of a two-column paper

@@ -16,8 +16,9 @@ from histfl.reproduce.results import Repeats, Results, Spread
 from histfl.runs.arms import Arm
 from histfl.runs.config import Config
 from histfl.settings import checked
+from histfl.training import methods
 from histfl.training.precision import Precision
-from histfl.wireless.latency import CYCLES_PER_STEP
+from histfl.wireless.clock import CYCLES_PER_STEP
 
 Verdict = Literal["yes", "no", "not yet run", ""]
 SEEDS = (1, 2, 3)
@@ -169,7 +170,7 @@ def _look(colour: int, dashed: bool) -> dict[str, Any]:
 LOAD, LOAD_LABEL = "megabytes_per_client", "MB sent by a client"
 Setting = tuple[str, int]  # split, cells
 
-METHODS = {"hist": "HIST", "hfedavg": "HFedAvg"}
+METHODS = {name: methods.METHODS[name].title for name in ("hist", "hfedavg")}  # those of the paper
 SPLITS = {"shards": "fully non-i.i.d.", "cell-iid": "cell i.i.d., client non-i.i.d."}
 
 # HIST Sec. VI-B: the two-layer network on Fashion-MNIST, 60 clients.

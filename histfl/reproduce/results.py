@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from histfl.network.network import Floats
+from histfl.arrays import Floats
 
 COLUMNS = ("round", "accuracy", "loss", "megabytes_per_client", "simulated_seconds")
 LAST = 3  # rounds that make an end's accuracy

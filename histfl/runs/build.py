@@ -37,9 +37,8 @@ from histfl.training.dropout import key_dropout
 from histfl.training.methods import METHODS
 from histfl.training.objective import Loss, Objective
 from histfl.wireless.channels import build_channel
-from histfl.wireless.clock import Computing
-from histfl.wireless.over_the_air import OverTheAir
-from histfl.wireless.uplinks import Ideal, Orthogonal
+from histfl.wireless.clock import Clock, Radio
+from histfl.wireless.uplinks import UPLINKS
 
 SAMPLE_INPUTS = 64  # that a model may look at before training
 
@@ -106,7 +105,7 @@ def check(config: Config) -> Network:
     """The network of `config`; a UsageError where settings do not fit together, as far as that can be told
     before data are read and a model is cut, which may take long."""
     for key in KINDS:
-        if key != "uplink.channel" or config.uplink.name != "ideal":  # which needs no channel
+        if key != "uplink.channel" or "channel" in UPLINKS[config.uplink.name].reads:
             config.to_call(key)
     check_options(config.model.name, config.model.options)
     estimates.check_network(config)
@@ -285,7 +284,8 @@ def build(
     step = CountedStep()
     if is_counted(config):
         step = CountedStep.of(copy, cut, train.inputs[:EXAMPLES], config.training.batch_size)
-    uplink = build_uplink(config, build_computing(config, cut.num_parameters, step), bits)
+    uplink = build_uplink(config, bits)
+    clock = Clock(build_computing(config, cut.num_parameters, step), uplink)
     split = build_split(config, train, network, ingredients.holdings)
     task = _task(config, copy, train, split, uplink, objective)
     participation = build_participation(config)
@@ -299,12 +299,13 @@ def build(
             network=network,
             plan=cut,
             sizes=size_policy(
-                config.method, cut, network, uplink, shared=dealer.shared, num_active=num_active
+                config.method, cut, network, clock, shared=dealer.shared, num_active=num_active
             ),
             participation=participation,
             edge_rounds=config.training.edge_rounds,
             dealer=dealer,
             cloud=build_cloud(config),
+            clock=clock,
         ),
         model=model,
         test=test,
@@ -365,30 +366,11 @@ def bits_per_parameter(config: Config, dtype: torch.dtype) -> float:
     return config.uplink.bits_per_parameter or 8.0 * dtype.itemsize
 
 
-def build_uplink(config: Config, computing: Computing, bits: float) -> Uplink:
-    """The uplink by its name, with the clients' computing that its clock counts too."""
-    settings = config.uplink
-    if settings.name == "ideal":
-        return Ideal(computing)
-    channel = build_channel(config.to_call("uplink.channel"), settings.k_factor_db)
-    if settings.name == "aircomp":
-        return OverTheAir(
-            computing,
-            learning_rate=config.training.learning_rate,
-            bandwidth_hz=settings.bandwidth_hz,
-            antennas=settings.antennas,
-            channel=channel,
-            paper_power=settings.paper_power,
-            normalise=settings.normalise,
-            simulated=settings.signal == "simulated",
-        )
-    return Orthogonal(
-        computing,
-        access=settings.name,
-        bandwidth_hz=settings.bandwidth_hz,
-        antennas=settings.antennas,
-        bits_per_parameter=bits,
-        channel=channel,
-        double_count_clients=settings.double_count_clients,
-        noise_scales_with_band=settings.noise_scales_with_band,
-    )
+def build_uplink(config: Config, bits: float) -> Radio:
+    """The uplink by its name, from the settings that it reads."""
+    settings, kind = config.uplink, UPLINKS[config.uplink.name]
+    offered = {**settings.values(), "bits_per_parameter": bits}
+    if "channel" in kind.reads:
+        offered["channel"] = build_channel(config.to_call("uplink.channel"), settings.k_factor_db)
+    uplink: Radio = call_factory(kind.make, {}, offered, place=f"uplink {settings.name!r}")
+    return uplink

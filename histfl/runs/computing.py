@@ -12,8 +12,7 @@ from histfl.errors import UsageError
 from histfl.partition import Plan
 from histfl.runs.config import Config
 from histfl.training.operations import Operations, count_operations
-from histfl.wireless.clock import Computing
-from histfl.wireless.latency import CYCLES_PER_STEP, StepCycles
+from histfl.wireless.clock import CYCLES_PER_STEP, Computing, StepCycles
 
 NAMED_OPERATIONS = 3
 

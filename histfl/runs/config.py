@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal, Self
 
 import tomli_w
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
-from histfl.choices import check_choice, made
-from histfl.data import DATASETS, GIVEN, SPLITS
+from histfl.choices import OneOf, check_choice, made
+from histfl.data import GIVEN, SPLITS
 from histfl.data.splits import DEFAULT_CONCENTRATION
 from histfl.errors import article, did_you_mean
 from histfl.factories import KINDS, SPLIT, check_callable, module_of, plugins
-from histfl.network.network import (
-    DEFAULT_CPU_HZ,
-    DEFAULT_SNR_DB,
-    DEFAULT_TRANSMIT_POWER_W,
-    MAX_CLIENTS,
-)
+from histfl.network import DEFAULT_CPU_HZ, DEFAULT_SNR_DB, DEFAULT_TRANSMIT_POWER_W, MAX_CLIENTS
+from histfl.runs.uplink import UplinkSettings
 from histfl.settings import (
     Count,
     Decibels,
@@ -34,12 +30,13 @@ from histfl.settings import (
     Switch,
     Whole,
 )
+from histfl.sizing.policies import POLICIES, UNIFORM
 from histfl.sizing.problem import DEFAULT_CAP_RATIO
 from histfl.training.cloud import CLOUD_STEPS
+from histfl.training.methods import DEFAULT_METHOD, METHODS
 from histfl.training.objective import METRICS, OBJECTIVES, Objective
 from histfl.training.precision import Precision
-from histfl.wireless.latency import CYCLES_PER_STEP, OPERATIONS_PER_CYCLE, SWITCHED_CAPACITANCE
-from histfl.wireless.rates import DEFAULT_ANTENNAS, DEFAULT_BANDWIDTH_HZ
+from histfl.wireless.clock import CYCLES_PER_STEP, OPERATIONS_PER_CYCLE, SWITCHED_CAPACITANCE
 
 DEFAULT_MODEL = "mlp"
 Target = Annotated[float, Field(strict=True, ge=-1e30, le=1e30)]
@@ -62,7 +59,7 @@ class DataSettings(Settings):
         default="fashion-mnist",
         description="one that `histfl data list` names, or `package.module:factory` that returns (train, test)",
     )
-    split: Literal["shards", "cell-shards", "cell-iid", "iid", "dirichlet", "given"] | str = Field(
+    split: Annotated[str, OneOf(SPLITS, also=(GIVEN,))] | str = Field(
         default="shards",
         description="how samples are spread over cells and clients: by labels, `given` in Python, or by a "
         "`package.module:function` of your own",
@@ -201,11 +198,12 @@ class TrainingSettings(Settings):
 class MethodSettings(Settings):
     """The method: how the model is cut into the cells' submodels."""
 
-    name: Literal["hist", "hfedavg", "ist", "overlap"] = Field(
-        default="hist", description="`hfedavg` cuts nothing, `ist` every hidden layer; `overlap` shares units"
+    name: Annotated[str, OneOf(METHODS)] = Field(
+        default=DEFAULT_METHOD,
+        description="`hfedavg` cuts nothing, `ist` every hidden layer; `overlap` shares units",
     )
-    sizes: Literal["uniform", "optimised", "proportional"] | tuple[Positive, ...] = Field(
-        default="uniform",
+    sizes: Annotated[str, OneOf(POLICIES)] | tuple[Positive, ...] = Field(
+        default=UNIFORM,
         description="of the submodels: equal, of least latency, by speed, or a list of shares",
     )
     cap: Annotated[float, Field(strict=True, ge=1)] = Field(
@@ -219,39 +217,6 @@ class MethodSettings(Settings):
         default=(), description="patterns of the layers that may be cut (none: all)"
     )
     exclude: tuple[str, ...] = Field(default=(), description="patterns of the layers that stay whole")
-
-
-class UplinkSettings(Settings):
-    """The uplink: the radio from the clients to their edge."""
-
-    name: Literal["fdma", "tdma", "aircomp", "ideal"] = Field(
-        default="fdma", description="shared by frequency, by time, over the air, or free and instant"
-    )
-    bandwidth_hz: Positive = Field(default=DEFAULT_BANDWIDTH_HZ, description="of a cell")
-    antennas: Annotated[int, Field(strict=True, ge=1, le=10_000)] = Field(
-        default=DEFAULT_ANTENNAS, description="of an edge"
-    )
-    bits_per_parameter: Positive | None = Field(
-        default=None,
-        description="in megabytes, and in seconds over fdma and tdma (unset: as the model's numbers have, 32 for float32)",
-    )
-    channel: Literal["rayleigh", "rician", "path-loss"] | str = Field(
-        default="rayleigh", description="how channels are drawn, or `package.module:factory` of your own"
-    )
-    k_factor_db: Decibels = Field(default=6.0, description="of the rician channel")
-    double_count_clients: Switch = Field(
-        default=False, description="fdma, tdma: the paper's literal latency, growing as clients^2"
-    )
-    noise_scales_with_band: Switch = Field(
-        default=False, description="fdma: a share of the band has a share of the noise"
-    )
-    paper_power: Switch = Field(
-        default=False, description="aircomp: the paper's power scaling, which leaves most of it unused"
-    )
-    normalise: Switch = Field(default=True, description="aircomp: send updates of unit RMS")
-    signal: Literal["equivalent", "simulated"] = Field(
-        default="equivalent", description="aircomp: noise on the mean, or every signal"
-    )
 
 
 class CloudSettings(Named):
@@ -414,53 +379,3 @@ def without(
         section: {key: value for key, value in keys.items() if (section, key) not in dropped}
         for section, keys in tables.items()
     }
-
-
-READ_WITH: tuple[tuple[str, Collection[str], tuple[str, ...]], ...] = (
-    ("data.split", ("dirichlet",), ("data.cell_concentration", "data.client_concentration")),
-    (
-        "data.name",
-        [name for name, source in DATASETS.items() if source.load_text],
-        ("data.strip", "data.max_length", "data.tokenizer"),
-    ),
-    ("method.name", ("overlap",), ("method.shared",)),
-    ("method.sizes", ("optimised", "proportional"), ("method.cap",)),
-    (
-        "uplink.name",
-        ("fdma", "tdma", "aircomp"),
-        ("uplink.bandwidth_hz", "uplink.antennas", "uplink.channel"),
-    ),
-    ("network.cycles_per_step", ("auto",), ("network.operations_per_cycle",)),
-    ("uplink.name", ("fdma", "tdma", "aircomp"), ("network.snr_db", "network.transmit_power_w")),
-    ("uplink.name", ("fdma", "tdma"), ("uplink.double_count_clients",)),
-    ("uplink.name", ("fdma",), ("uplink.noise_scales_with_band",)),
-    ("uplink.name", ("aircomp",), ("uplink.paper_power", "uplink.normalise", "uplink.signal")),
-    ("uplink.channel", ("rician",), ("uplink.k_factor_db",)),
-)
-"""Settings that only some choices read: the choice, its values that do, the settings."""
-
-
-def unread(configs: Sequence[Config]) -> list[str]:
-    """The settings that differ from their defaults and that none of the runs reads, each with the reason.
-
-    They are no mistake where runs differ in the choice, as in a comparison; where none reads one, its user
-    should be told.
-    """
-    reasons = [_unread(config) for config in configs]
-    return [reason for key, reason in reasons[0].items() if all(key in others for others in reasons)]
-
-
-def _unread(config: Config) -> dict[str, str]:
-    """By the setting's key."""
-    every, changed = (_flat(config.model_dump(mode="json", exclude_defaults=only)) for only in (False, True))
-    return {
-        key: f"{key} = {changed[key]!r} is not read with {choice} = {every[choice]!r}"
-        for choice, values, keys in READ_WITH
-        if every[choice] not in values
-        for key in keys
-        if key in changed
-    }
-
-
-def _flat(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    return {f"{section}.{key}": value for section, keys in tables.items() for key, value in keys.items()}

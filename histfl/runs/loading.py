@@ -13,7 +13,7 @@ from histfl.errors import UsageError
 from histfl.factories import check_trust
 from histfl.runs.config import DEFAULT_MODEL, DEFAULT_PROFILE, Config
 from histfl.settings import checked, parse_toml, read_toml
-from histfl.wireless.latency import CYCLES_PER_STEP
+from histfl.wireless.clock import CYCLES_PER_STEP
 
 
 def preset_names() -> list[str]:

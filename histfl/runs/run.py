@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from histfl.arrays import Floats
 from histfl.errors import CheckpointError, UsageError, missing_extra, shown
-from histfl.network.network import Floats
 from histfl.runs.config import Config
 from histfl.runs.records import Record, reached, scalars, summarise
 from histfl.runs.store import RunFolder

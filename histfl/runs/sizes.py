@@ -6,46 +6,46 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from histfl.arrays import Ints
 from histfl.errors import UsageError
 from histfl.network import Network
-from histfl.network.network import Ints
 from histfl.partition import Plan, even_counts, share_counts, shared_units
 from histfl.runs.config import MethodSettings
 from histfl.sizing import (
+    UNIFORM,
     Cost,
     CutLayers,
     SizingProblem,
-    TabulatedCost,
     misgivings,
     policy_named,
     share_sentence,
 )
-from histfl.sizing.uplinks import uplink_cost
-from histfl.training import CellSchedule, Uplink
+from histfl.training import CellSchedule
 from histfl.training.dealers import Dealer
 from histfl.training.hist import Hist, SizeChoice, SizePolicy
 from histfl.training.jobs import CellLink
 from histfl.training.methods import METHODS
+from histfl.wireless.clock import Clock
 
 _Counts = Callable[[Sequence[CellSchedule], Cost], Ints]  # units [cell, group] of a round's cells
 
 
 def size_policy(
-    settings: MethodSettings, plan: Plan, network: Network, uplink: Uplink, *, shared: float, num_active: int
+    settings: MethodSettings, plan: Plan, network: Network, clock: Clock, *, shared: float, num_active: int
 ) -> SizePolicy:
     """The policy that `method.sizes` names, over the units of `plan` that are not shared, for the
     `num_active` cells of a round."""
     counts_for = _counts(settings, plan, network.num_cells, num_active, shared)
     held = shared_units(plan, shared)
-    capped = settings.sizes in ("optimised", "proportional") and plan.groups
+    capped = isinstance(settings.sizes, str) and settings.sizes != UNIFORM and plan.groups
     cap = settings.cap if capped else None
 
     def choose(schedules: Sequence[CellSchedule], links: Sequence[CellLink]) -> SizeChoice:
-        cost = uplink_cost(uplink, network, schedules, links)
+        cost = clock.cost_by_size(network, schedules, links)
         counts = counts_for(schedules, cost)
         sizes = plan.sizes(counts + held)
-        if isinstance(cost, TabulatedCost):  # for choosing sizes; the clock itself is exact
-            return SizeChoice(counts, uplink.cost(network, schedules, links, sizes).seconds, cap)
+        if not cost.exact:
+            return SizeChoice(counts, clock.cost(network, schedules, links, sizes).seconds, cap)
         return SizeChoice(counts, float(cost.seconds(sizes).max()), cap)
 
     return choose
@@ -54,7 +54,7 @@ def size_policy(
 def _counts(settings: MethodSettings, plan: Plan, num_cells: int, num_active: int, shared: float) -> _Counts:
     """Sizes by name or by the shares [cell of the network]; the uniform ones are the same in every round."""
     even = even_counts(plan, num_active, shared=shared)
-    if settings.sizes == "uniform" or not plan.groups:
+    if settings.sizes == UNIFORM or not plan.groups:
         return lambda schedules, cost: even
     if isinstance(settings.sizes, tuple):
         check_shares(settings, num_cells)

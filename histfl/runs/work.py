@@ -7,15 +7,15 @@ from pathlib import Path
 
 import numpy as np
 
+from histfl.arrays import Ints
 from histfl.data import DATASETS, SPLITS, TensorData
 from histfl.errors import UsageError
 from histfl.limits import check_memory
-from histfl.network import spread_evenly
-from histfl.network.file import read_description
-from histfl.network.network import Ints
+from histfl.network import read_description, spread_evenly
 from histfl.partition import Plan, even_counts, shared_units
 from histfl.runs.config import Config
 from histfl.runs.sizes import dealer_of
+from histfl.wireless.uplinks import UPLINKS
 
 MOST_CLIENT_STEPS = (
     10**12
@@ -77,8 +77,9 @@ def work_of_a_round(config: Config, clients_per_cell: Ints) -> Work:
     sending = _senders(config, clients_per_cell)
     slots = len(sending) * training.edge_rounds
     transmissions = int(sending.sum()) * training.edge_rounds
-    drawn = transmissions if config.uplink.name == "aircomp" else int(sending.max())
-    channels = 0 if config.uplink.name == "ideal" else drawn * config.uplink.antennas * BYTES_A_CHANNEL
+    kind = UPLINKS[config.uplink.name]
+    drawn = transmissions if kind.redrawn else int(sending.max())
+    channels = drawn * config.uplink.antennas * BYTES_A_CHANNEL if "antennas" in kind.reads else 0
     batches = training.local_steps * training.batch_size * BYTES_A_SAMPLE_NUMBER
     return Work(
         transmissions=transmissions,

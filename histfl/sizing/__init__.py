@@ -1,11 +1,10 @@
 """How large each cell's submodel should be: HIST Sec. IV-B and V-E."""
 
-from histfl.sizing.costs import AffineCost, AirCompCost, AnyCost, Cost, TabulatedCost, mean_cost
 from histfl.sizing.holding import misgivings, share_sentence
-from histfl.sizing.layers import optimal_counts
 from histfl.sizing.milp import MilpResult, solve_milp
 from histfl.sizing.policies import (
     POLICIES,
+    UNIFORM,
     Policy,
     optimised,
     policy_named,
@@ -14,10 +13,12 @@ from histfl.sizing.policies import (
     uniform,
 )
 from histfl.sizing.problem import CutLayers, Sizes, SizingProblem, cap_ratio, imbalance
-from histfl.sizing.thresholds import optimal_sizes
+from histfl.sizing.solve import optimal_counts, optimal_sizes
+from histfl.wireless.costs import AffineCost, AirCompCost, AnyCost, Cost, TabulatedCost, mean_cost
 
 __all__ = [
     "POLICIES",
+    "UNIFORM",
     "AffineCost",
     "AirCompCost",
     "AnyCost",

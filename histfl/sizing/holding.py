@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from histfl.network.network import Ints
+from histfl.arrays import Ints
 
 FEW_UNITS = 8
 """Fewer units of a layer than this in a cell are told: a plan that left 1 to 7 hidden neurons to a cell promised

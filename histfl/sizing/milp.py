@@ -8,10 +8,10 @@ import numpy as np
 from scipy import sparse
 from scipy.optimize import Bounds, LinearConstraint, milp
 
+from histfl.arrays import Ints
 from histfl.errors import UsageError
-from histfl.network.network import Ints
-from histfl.sizing.costs import AffineCost, AirCompCost
 from histfl.sizing.problem import SizingProblem
+from histfl.wireless.costs import AffineCost, AirCompCost
 
 OPTIMAL, INFEASIBLE = 0, 2  # scipy's status codes
 

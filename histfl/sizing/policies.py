@@ -7,13 +7,12 @@ from collections.abc import Callable
 
 import numpy as np
 
+from histfl.arrays import Floats, Ints
 from histfl.errors import UsageError, did_you_mean
-from histfl.network.network import Floats, Ints
 from histfl.partition import check_enough_units, deal_evenly
-from histfl.sizing.costs import AffineCost
-from histfl.sizing.layers import optimal_counts, relaxed_sizes
 from histfl.sizing.problem import Sizes, SizingProblem, imbalance
-from histfl.sizing.thresholds import optimal_sizes
+from histfl.sizing.solve import optimal_counts, optimal_sizes, relaxed_sizes
+from histfl.wireless.costs import AffineCost
 
 Policy = Callable[[SizingProblem], Ints]
 
@@ -51,7 +50,8 @@ def optimised(problem: SizingProblem) -> Ints:
     return min(counts, equal, key=lambda each: float(_seconds(problem, each).max()))
 
 
-POLICIES: dict[str, Policy] = {"uniform": uniform, "proportional": proportional, "optimised": optimised}
+UNIFORM = "uniform"  # the one that looks at neither costs nor cap
+POLICIES: dict[str, Policy] = {UNIFORM: uniform, "optimised": optimised, "proportional": proportional}
 
 
 def policy_named(sizes: str) -> Policy:

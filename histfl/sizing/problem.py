@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from histfl.arrays import Floats, Ints
 from histfl.errors import UsageError
-from histfl.network.network import Floats, Ints
 from histfl.partition import check_enough_units
-from histfl.sizing.costs import Cost
+from histfl.wireless.costs import Cost
 
 DEFAULT_CAP_RATIO = 1.5  # eps_th = 9 delta1^2, HIST Sec. VI-C
 

@@ -1,7 +1,18 @@
 """What HIST's convergence analysis says: bounds term by term and the learning rates they allow (Sec. III)."""
 
-from histfl.theory.bounds import Constants, Schedule, Term, Terms, theorem_1, theorem_2, theorem_3
-from histfl.theory.corollaries import balanced_step, corollary_1, corollary_2, corollary_partial
+from histfl.theory.bounds import (
+    Constants,
+    Schedule,
+    Term,
+    Terms,
+    balanced_step,
+    corollary_1,
+    corollary_2,
+    corollary_partial,
+    theorem_1,
+    theorem_2,
+    theorem_3,
+)
 from histfl.theory.estimators import Estimates, Sampling, estimate
 from histfl.theory.steps import Condition, Largest, StepSizes
 

@@ -25,9 +25,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from histfl.arrays import Ints
 from histfl.errors import DivergedError, UsageError
 from histfl.network import Network
-from histfl.network.network import Ints
 from histfl.partition import State
 from histfl.theory.estimators_curvature import largest_curvature
 from histfl.theory.estimators_gradients import Batch, Objective

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from histfl.network.network import Ints
+from histfl.arrays import Ints
 from histfl.partition import Plan, Submodel, draw
 from histfl.seeds import Seeds
 

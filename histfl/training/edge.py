@@ -43,7 +43,9 @@ def run_cell(job: CellJob) -> CellResult:
         if len(clients) == 0:
             continue
         trained = _train_clients(job, state, edge_round, losses)
-        state, error = job.task.uplink.aggregate(state, trained, job.link, edge_round)
+        state, error = job.task.uplink.aggregate(
+            state, trained, job.link, edge_round, job.task.local.learning_rate
+        )
         errors.append(error)
     steps = len(losses) * job.task.local.local_steps
     return CellResult(

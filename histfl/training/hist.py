@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from histfl.arrays import Ints
 from histfl.errors import DivergedError
 from histfl.network import Network
-from histfl.network.network import Ints
 from histfl.partition import Plan, State, Submodel, extract, merge
 from histfl.training.cloud import CloudStep
 from histfl.training.dealers import Dealer
-from histfl.training.jobs import CellJob, CellLink, CellResult, Engine, RoundCost, Task
+from histfl.training.jobs import CellJob, CellLink, CellResult, Clock, Engine, RoundCost, Task
 from histfl.training.participation import CellSchedule, Participation
 
 
@@ -48,6 +48,7 @@ class Hist:
     edge_rounds: int
     dealer: Dealer
     cloud: CloudStep
+    clock: Clock
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,7 @@ def hist(
         state, memory = run.cloud.step(state, merged, carried.cloud)
         carried = carried.after(memory, {cell: r.carried for cell, r in zip(cells, results, strict=True)})
         parameters = np.array([sum(x.numel() for x in job.start.values()) for job in jobs])
-        cost = task.uplink.cost(network, schedules, links, parameters)
+        cost = run.clock.cost(network, schedules, links, parameters)
         yield RoundOutcome(t, state, choice, parameters, submodels, schedules, results, cost, carried)
 
 

@@ -1,7 +1,7 @@
 """The seams of a global round: what a cell is asked to do, what it gives back, and who carries it out.
 
-`CellJob -> CellResult` is the only parallel seam. Uplinks differ in `draw`, `cost` and `aggregate`
-alone, engines in execution alone.
+`CellJob -> CellResult` is the only parallel seam. Uplinks differ in `draw`, `aggregate` and their
+clock alone, engines in execution alone.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from histfl.arrays import Floats, Ints
 from histfl.data import CropFlip, Split, TensorData
 from histfl.network import Cell, Network
-from histfl.network.network import Floats, Ints
 from histfl.partition import State
 from histfl.seeds import Seeds
 from histfl.training.local import LocalTraining
@@ -56,19 +56,24 @@ class Uplink(Protocol):
         """The radio channels of one global round, a link a cell."""
         ...
 
+    def aggregate(
+        self, start: State, finals: Iterable[State], link: CellLink, edge_round: int, learning_rate: float
+    ) -> tuple[State, torch.Tensor]:
+        """The edge's new model, and the mean squared error an entry, [], of its estimate of the mean update.
+
+        `finals` yields the arrived clients' models in chunks, each tensor [client, ...], in order; `learning_rate`
+        is that of the steps that led to them.
+        """
+        ...
+
+
+class Clock(Protocol):
+    """What a global round takes."""
+
     def cost(
         self, network: Network, schedules: Sequence[CellSchedule], links: Sequence[CellLink], parameters: Ints
     ) -> RoundCost:
         """What a round costs when cell j's clients train and send parameters[j] numbers."""
-        ...
-
-    def aggregate(
-        self, start: State, finals: Iterable[State], link: CellLink, edge_round: int
-    ) -> tuple[State, torch.Tensor]:
-        """The edge's new model, and the mean squared error an entry, [], of its estimate of the mean update.
-
-        `finals` yields the arrived clients' models in chunks, each tensor [client, ...], in order.
-        """
         ...
 
 

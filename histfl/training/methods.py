@@ -1,4 +1,4 @@
-"""The methods: each is a way to cut the model, and nothing else."""
+"""The methods: each is a way to cut the model, and nothing else; and what the rest of the package says of them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,60 @@ def _disjoint(shared: float) -> Dealer:
 
 @dataclass(frozen=True)
 class Method:
-    """`scheme` says which unit groups are cut; `dealer` makes who deals their units, given `method.shared`."""
+    """`scheme` says which unit groups are cut; `dealer` makes who deals their units, given `method.shared`.
+
+    `title` is its name in figures, `about` what it is. Reports compare others with a `baseline`. The convergence
+    theorems are about methods with `theorems`: disjoint submodels that cover the model.
+    """
 
     scheme: Scheme
     dealer: Callable[[float], Dealer] = _disjoint
+    title: str = ""
+    about: str = ""
+    baseline: bool = False
+    theorems: bool = False
+
+    @property
+    def reads_shared(self) -> bool:
+        """Whether `method.shared` says anything."""
+        return self.dealer is not _disjoint
 
 
 METHODS: dict[str, Method] = {
-    "hist": Method("alternating"),  # no parameter is cut along two axes: ratio 1/N
-    "hfedavg": Method("none"),  # every cell holds everything: hierarchical FedAvg
-    "ist": Method("every"),  # every hidden layer is cut: ratio 1/N^2, some links trained by nobody
-    "overlap": Method("alternating", RandomDealer),  # HIST with a fraction of the units shared
+    "hist": Method(
+        "alternating",
+        title="HIST",
+        about="disjoint submodels; no parameter is cut along two axes, so a cell holds about 1/N of the model",
+        theorems=True,
+    ),
+    "hfedavg": Method(
+        "none",
+        title="HFedAvg",
+        about="hierarchical FedAvg: nothing is cut, and every cell holds everything",
+        baseline=True,
+    ),
+    "ist": Method(
+        "every",
+        title="IST",
+        about="every hidden layer is cut: about 1/N^2 a cell, and some links are trained by nobody",
+    ),
+    "overlap": Method(
+        "alternating",
+        RandomDealer,
+        title="overlap",
+        about="HIST with a fraction of the units, `shared`, in every cell",
+    ),
 }
+
+DEFAULT_METHOD = next(iter(METHODS))
+BASELINE = next(name for name, method in METHODS.items() if method.baseline)
+
+
+def is_baseline(name: str) -> bool:
+    """Whether others are compared with the method of that name, which may be one of an old run."""
+    return name in METHODS and METHODS[name].baseline
+
+
+def has_theorems(name: str) -> bool:
+    """Whether the convergence theorems are about the method of that name."""
+    return name in METHODS and METHODS[name].theorems

@@ -15,10 +15,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from histfl.arrays import Ints
 from histfl.errors import UsageError, in_one_line
-from histfl.network.network import Ints
 from histfl.partition import Plan, State, Submodel, extract, num_parameters, with_tensors
-from histfl.partition.forward import outputs_of, quietly
+from histfl.partition.module import outputs_of, quietly
 
 SHARES = (0.125, 0.25, 0.5)  # of every cut layer's units, between one unit of each and all of them
 EXAMPLES = 2  # samples that a model takes which does not run on shapes alone

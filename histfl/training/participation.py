@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from histfl.arrays import Ints
 from histfl.errors import UsageError
 from histfl.network import Cell, Network
-from histfl.network.network import Ints
 from histfl.seeds import Seeds, random_uniform
 
 

@@ -12,8 +12,8 @@ from histfl.wireless.aircomp import (
     superpose,
     update_rms,
 )
-from histfl.wireless.beamforming import max_min, min_gain
-from histfl.wireless.beamforming_baselines import principal_eigenvector, sca, sdr_randomised
+from histfl.wireless.beamforming import max_min
+from histfl.wireless.beamforming_sca import min_gain, principal_eigenvector, sca
 from histfl.wireless.channels import (
     Channel,
     PathLoss,
@@ -22,13 +22,9 @@ from histfl.wireless.channels import (
     channel_gains,
     check_channels,
 )
-from histfl.wireless.latency import (
-    compute_seconds,
-    energy_joules,
-    step_cycles,
-)
+from histfl.wireless.clock import compute_seconds, energy_joules, step_cycles
 from histfl.wireless.rates import aircomp_seconds, fdma_rates, tdma_rates, uplink_seconds
-from histfl.wireless.relaxation import certify, relax, upper_bound
+from histfl.wireless.relaxation import certify, relax, sdr_randomised, upper_bound
 
 __all__ = [
     "Channel",

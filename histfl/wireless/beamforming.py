@@ -23,17 +23,19 @@ import math
 import torch
 
 from histfl.errors import UsageError
-from histfl.wireless.beamforming_forms import (
+from histfl.wireless.beamforming_sca import (
     as_complex,
     as_real,
     beam_values,
     client_gains,
+    min_gain,
+    principal_start,
     quarter_turn,
     real_products,
+    successive,
     take,
     unit,
 )
-from histfl.wireless.beamforming_sca import principal_start, successive
 from histfl.wireless.channels import check_channels
 
 SEARCH_STEPS, SELECT_AT, SELECTED = 60, 20, 1 / 4
@@ -86,11 +88,6 @@ def max_min(
     beams = torch.cat([beam for beam, _ in parts]) if parts else problems.new_zeros(0, antennas)
     beams = beams.reshape(*batch, antennas).to(channels.dtype)
     return beams, min_gain(channels, beams)
-
-
-def min_gain(channels: torch.Tensor, beams: torch.Tensor) -> torch.Tensor:
-    """min_i |a^H h_i|^2, [...], of channels [..., client, antenna] and beams [..., antenna]."""
-    return (channels @ beams.conj()[..., None])[..., 0].abs().square().amin(-1)
 
 
 def _included(include: torch.Tensor | None, shape: tuple[int, ...], problems: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,9 @@
-"""Successive convex approximation, the beamforming method that HIST Sec. V-D refers to.
+"""Beamforming problems in real numbers, and successive convex approximation, the method that HIST Sec. V-D
+refers to.
+
+A complex beam a is written [Re a, Im a]: real batched products are the fastest both on CPU and on GPU. Points
+are [..., 2 antenna], and `products` [..., 2 antenna, 2 client] give the responses of all clients to a point in
+one multiplication.
 
 In the least-norm form, min ||x||^2 / 2 subject to |x^H h_i|^2 >= 1, the constraints are replaced by their
 linearisation at the last x, g_i^T x >= b_i with g_i = Re(h_i h_i^H x) and b_i = (1 + |x^H h_i|^2) / 2, which
@@ -14,7 +19,70 @@ from __future__ import annotations
 
 import torch
 
-from histfl.wireless.beamforming_forms import beam_values
+from histfl.wireless.channels import check_channels
+
+
+def real_products(channels: torch.Tensor) -> torch.Tensor:
+    """Of channels [..., client, antenna], such that [Re a, Im a] @ products = [Re a^H h, Im a^H h].
+
+    Clients come in an order of their own and each problem in a scale of its own, so that neither the
+    order in which clients are given nor the unit of the channels can change a rounding.
+    """
+    channels = _in_canonical_order(_unit_scale(channels))
+    real, imaginary = channels.real.mT, channels.imag.mT
+    return torch.cat([torch.cat([real, imaginary], dim=-1), torch.cat([imaginary, -real], dim=-1)], dim=-2)
+
+
+def as_real(beams: torch.Tensor) -> torch.Tensor:
+    return torch.cat([beams.real, beams.imag], dim=-1)
+
+
+def as_complex(points: torch.Tensor) -> torch.Tensor:
+    return torch.complex(*points.chunk(2, dim=-1))
+
+
+def quarter_turn(points: torch.Tensor) -> torch.Tensor:
+    """j a: the same beam, a quarter turn later."""
+    real, imaginary = points.chunk(2, dim=-1)
+    return torch.cat([-imaginary, real], dim=-1)
+
+
+def unit(points: torch.Tensor) -> torch.Tensor:
+    lengths: torch.Tensor = torch.linalg.vector_norm(points, dim=-1, keepdim=True)
+    return points / lengths
+
+
+def take(points: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+    """The points [..., index, 2 antenna] at indices [..., index] of [..., point, 2 antenna]."""
+    return torch.gather(points, -2, indices[..., None].expand(*indices.shape, points.shape[-1]))
+
+
+def client_gains(responses: torch.Tensor) -> torch.Tensor:
+    """|a^H h_i|^2, [..., client], from [Re, Im] responses [..., 2 client]."""
+    real, imaginary = responses.square().chunk(2, dim=-1)
+    return real + imaginary
+
+
+def beam_values(points: torch.Tensor, products: torch.Tensor) -> torch.Tensor:
+    """min_i |a^H h_i|^2 / ||a||^2, [..., point], of points [..., point, 2 antenna]."""
+    return client_gains(points @ products).amin(-1) / points.square().sum(-1)
+
+
+def _unit_scale(channels: torch.Tensor) -> torch.Tensor:
+    """Each problem scaled so that its weakest client has norm 1; the beam does not depend on the scale."""
+    largest = torch.view_as_real(channels).abs().amax(dim=(-3, -2, -1))[..., None, None]
+    channels = channels / torch.where(largest > 0, largest, 1.0)
+    weakest = channels.norm(dim=-1).amin(-1)[..., None, None]
+    return channels / torch.where(weakest > 0, weakest, 1.0)
+
+
+def _in_canonical_order(channels: torch.Tensor) -> torch.Tensor:
+    """Clients sorted along a direction that is the same for all problems and in no way special."""
+    antennas = channels.shape[-1]
+    direction = torch.arange(1, 2 * antennas + 1, dtype=torch.float64, device=channels.device).sin()
+    keys = (torch.view_as_real(channels) * direction.view(-1, 2)).sum(dim=(-2, -1))
+    return torch.gather(channels, -2, keys.argsort(dim=-1)[..., None].expand_as(channels))
+
 
 ITERATIONS = 40
 PIVOTS = 2  # a constraint that these do not settle is settled in the next approximation
@@ -83,3 +151,31 @@ def _approximate(
         active = pivoted
     moved = (multipliers.clamp(min=0)[:, None] @ normals)[:, 0]
     return moved / moved.norm(dim=-1, keepdim=True), active, settled
+
+
+Beams = tuple[torch.Tensor, torch.Tensor]  # beams [..., antenna] and their values [...]
+
+
+def principal_eigenvector(channels: torch.Tensor) -> Beams:
+    """The beam that receives the most power in total, with no regard to the weakest client."""
+    check_channels(channels)
+    beams = torch.linalg.eigh(channels.mT @ channels.conj())[1][..., -1]
+    return beams, min_gain(channels, beams)
+
+
+def sca(channels: torch.Tensor, start: torch.Tensor | None = None, *, iterations: int = ITERATIONS) -> Beams:
+    """Successive convex approximation from one start [..., antenna] (the principal eigenvector if none)."""
+    channels = check_channels(channels).to(torch.complex128)
+    *batch, num_clients, antennas = channels.shape
+    products = real_products(channels.reshape(-1, num_clients, antennas))
+    if start is None:
+        points = principal_start(products)
+    else:
+        points = unit(as_real(start.to(channels.dtype)).expand(*batch, -1).reshape(-1, 2 * antennas))
+    beams = as_complex(successive(products, points, iterations=iterations)[0]).reshape(*batch, antennas)
+    return beams, min_gain(channels, beams)
+
+
+def min_gain(channels: torch.Tensor, beams: torch.Tensor) -> torch.Tensor:
+    """min_i |a^H h_i|^2, [...], of channels [..., client, antenna] and beams [..., antenna]."""
+    return (channels @ beams.conj()[..., None])[..., 0].abs().square().amin(-1)

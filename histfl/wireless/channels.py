@@ -138,13 +138,17 @@ class PathLoss:
 
 
 CHANNELS: dict[str, Callable[..., Channel]] = {"rayleigh": Rayleigh, "rician": Rician, "path-loss": PathLoss}
+"""Each takes those of the uplink's settings that its signature names."""
 
 
 def build_channel(name: str, k_factor_db: float) -> Channel:
-    """The fading model by its name, a plugin's or a user's own; `k_factor_db` is of the Rician one."""
-    options = {"k_factor_db": k_factor_db} if name == "rician" else {}
-    factory = CHANNELS.get(name) or find_factory(CHANNEL, name, CHANNELS)
-    channel: Channel = call_factory(factory, options, {}, place=f"channel {name!r}")
+    """The fading model by its name, a plugin's or a user's own; ours are given `k_factor_db` where they take it."""
+    known = CHANNELS.get(name)
+    factory, offered = (
+        known or find_factory(CHANNEL, name, CHANNELS),
+        {"k_factor_db": k_factor_db} if known else {},
+    )
+    channel: Channel = call_factory(factory, {}, offered, place=f"channel {name!r}")
     if not callable(getattr(channel, "draw", None)):
         raise UsageError(f"channel {name!r} has no draw method; see histfl.wireless.Channel")
     return channel

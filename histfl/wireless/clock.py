@@ -1,23 +1,101 @@
-"""The clock of a global round: who waits for whom, in seconds, and what it takes in joules (HIST Sec. IV-A)."""
+"""The clock of a global round: who waits for whom, in seconds, and what it takes in joules (HIST Sec. IV-A).
+
+What depends on arrays alone are pure functions that broadcast; the last axis is the client. SI units.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol, TypedDict
 
 import numpy as np
+import numpy.typing as npt
 
+from histfl.arrays import Floats, Ints
+from histfl.errors import UsageError
 from histfl.network import Network
-from histfl.network.network import Floats, Ints
-from histfl.training import CellSchedule, RoundCost
-from histfl.wireless.latency import (
-    CYCLES_PER_STEP,
-    SWITCHED_CAPACITANCE,
-    StepCycles,
-    compute_seconds,
-    energy_joules,
-    step_cycles,
-)
+from histfl.training import CellSchedule, RoundCost, Uplink
+from histfl.training.jobs import CellLink
+from histfl.wireless.costs import AffineCost, AirCompCost, AnyCost, tabulated
+from histfl.wireless.rates import uplink_seconds
+
+CYCLES_PER_STEP = 1e6  # V0 of Sec. VI-C: one minibatch step of the full model, whichever model it is
+OPERATIONS_PER_CYCLE = 4.0  # of a CPU that a phone or a small board has, in one thread
+SWITCHED_CAPACITANCE = 1e-28  # kappa: joules = kappa * cycles * hertz^2
+
+
+@dataclass(frozen=True)
+class StepCycles:
+    """CPU cycles of one local step at a few submodel sizes, both ascending; the last is the full model's.
+
+    Between the sizes they go straight as the parameters do; below the first and beyond the last in proportion.
+    """
+
+    parameters: tuple[int, ...]
+    cycles: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        sizes, cycles = np.array((0, *self.parameters)), np.array((0.0, *self.cycles))
+        if len(sizes) != len(cycles) or len(sizes) < 2 or (np.diff(sizes) <= 0).any():
+            raise UsageError(f"parameters = {self.parameters}; give ascending sizes with their cycles")
+        if not np.isfinite(cycles).all() or (np.diff(cycles) < 0).any():
+            raise UsageError(f"cycles = {self.cycles}; a larger submodel takes no fewer, and all are finite")
+
+    def __call__(self, parameters: npt.ArrayLike) -> Floats:
+        """Of submodels of `parameters` numbers; same shape."""
+        sizes = np.asarray(parameters, dtype=np.float64)
+        found = np.interp(sizes, (0, *self.parameters), (0.0, *self.cycles))
+        return np.asarray(found * np.maximum(sizes / self.parameters[-1], 1.0))
+
+
+def step_cycles(
+    parameters: npt.ArrayLike,
+    *,
+    full_parameters: int,
+    local_steps: int,
+    cycles_per_step: float = CYCLES_PER_STEP,
+) -> Floats:
+    """CPU cycles of one edge round at a client: H (|p_j| / d) V0, with |p_j| = `parameters`."""
+    if full_parameters < 1:
+        raise UsageError(f"full_parameters = {full_parameters}; a model has at least one parameter")
+    if local_steps < 1:
+        raise UsageError(f"local_steps = {local_steps}; a client takes at least one step")
+    if not (math.isfinite(cycles_per_step) and cycles_per_step >= 0):
+        raise UsageError(f"cycles_per_step = {cycles_per_step}; it must be at least 0 and finite")
+    share = np.asarray(parameters, dtype=np.float64) / full_parameters
+    return np.asarray(local_steps * share * cycles_per_step)
+
+
+def compute_seconds(cycles: npt.ArrayLike, cpu_hz: npt.ArrayLike) -> Floats:
+    """Time of `cycles` at `cpu_hz`: the first term of HIST Eq. (19)."""
+    return np.asarray(np.asarray(cycles, dtype=np.float64) / _checked_cpu(cpu_hz))
+
+
+def energy_joules(
+    cycles: npt.ArrayLike,
+    cpu_hz: npt.ArrayLike,
+    *,
+    transmit_power_w: npt.ArrayLike = 0.0,
+    transmit_seconds: npt.ArrayLike = 0.0,
+    switched_capacitance: float = SWITCHED_CAPACITANCE,
+) -> Floats:
+    """kappa * cycles * F^2 for computing, plus transmit power * time on air (not in the paper).
+
+    In TDMA a client is on air for 1 / n of the uplink time: pass that share.
+    """
+    computing = switched_capacitance * np.asarray(cycles, dtype=np.float64) * _checked_cpu(cpu_hz) ** 2
+    sending = np.asarray(transmit_power_w, dtype=np.float64) * np.asarray(transmit_seconds, dtype=np.float64)
+    return np.asarray(computing + sending)
+
+
+def _checked_cpu(cpu_hz: npt.ArrayLike) -> Floats:
+    values = np.asarray(cpu_hz, dtype=np.float64)
+    bad = ~(np.isfinite(values) & (values > 0))
+    if np.any(bad):
+        raise UsageError(f"a cpu_hz is {float(values[bad].flat[0])}; it must be positive and finite")
+    return values
 
 
 @dataclass(frozen=True)
@@ -66,6 +144,106 @@ class Transmissions:
         position = np.concatenate([clients for schedule in schedules for clients in schedule.sampled])
         place = place_of_slot[slot]
         return cls(place=place, client=first_client[place] + position, slot=slot, senders=counts[slot])
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Seconds of the transmissions of a round by the numbers s that each of them sends:
+
+        bits_per_parameter s / rates + fixed_s + slot_s ceil(s / parameters_per_slot)
+
+    `rates` is [transmission], or one, in bits a second (HIST Eq. (18)); the rest is alike for all of them. `on_air`
+    is the share of the seconds in which the client transmits.
+    """
+
+    rates: Floats | float = math.inf
+    bits_per_parameter: float = 32.0
+    fixed_s: float = 0.0
+    slot_s: float = 0.0
+    parameters_per_slot: int = 1
+    on_air: Floats | float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("fixed_s", "slot_s"):
+            if not (math.isfinite(value := getattr(self, name)) and value >= 0):
+                raise UsageError(f"{name} = {value}; it must be at least 0 and finite")
+        if self.parameters_per_slot < 1:
+            raise UsageError(f"parameters_per_slot = {self.parameters_per_slot}; it must be at least 1")
+
+    def seconds(self, parameters: Ints) -> Floats:
+        """[transmission], of as many numbers each."""
+        slots = np.ceil(parameters / self.parameters_per_slot)
+        sending = uplink_seconds(parameters, self.rates, bits_per_parameter=self.bits_per_parameter)
+        return sending + (self.fixed_s + slots * self.slot_s)
+
+    @property
+    def proportional(self) -> Latency:
+        """The part of it that goes in proportion to the numbers sent."""
+        return replace(self, fixed_s=0.0, slot_s=0.0)
+
+
+class Radio(Uplink, Protocol):
+    """An uplink whose clock can be told: what a run, the sizes and a plan ask."""
+
+    def latency(self, network: Network, sent: Transmissions, links: Sequence[CellLink]) -> Latency:
+        """How long the transmissions take by what is sent; `links` are those that `draw` gave."""
+        ...
+
+
+@dataclass(frozen=True)
+class Clock:
+    """The clients' computing and their uplink, together."""
+
+    computing: Computing
+    uplink: Radio
+
+    def cost(
+        self, network: Network, schedules: Sequence[CellSchedule], links: Sequence[CellLink], parameters: Ints
+    ) -> RoundCost:
+        """What a round costs when cell j's clients train and send parameters[j] numbers."""
+        sent = Transmissions.of(network, schedules)
+        return _cost(network, sent, parameters, self.computing, self.uplink.latency(network, sent, links))
+
+    def cost_by_size(
+        self, network: Network, schedules: Sequence[CellSchedule], links: Sequence[CellLink]
+    ) -> AnyCost:
+        """Seconds of a global round in each of its cells, by the submodel's size (HIST Sec. IV-B, V-E).
+
+        What is alike for all transmissions adds up over the edge rounds. The rest is in proportion to the size where
+        a step has the paper's cycles, so that one measured size tells all. Counted cycles go straight between the
+        counted sizes, and there a client's seconds do.
+        """
+        sent = Transmissions.of(network, schedules)
+        latency, cells = self.uplink.latency(network, sent, links), len(schedules)
+        edge_rounds = np.array([len(schedule.sampled) for schedule in schedules])
+        fixed = edge_rounds * latency.fixed_s
+        slots: Slots = {}
+        if latency.slot_s:
+            slot_s = int(edge_rounds[0]) * latency.slot_s
+            slots = {"slot_s": slot_s, "parameters_per_slot": latency.parameters_per_slot}
+
+        def seconds(size: int) -> Floats:
+            sizes = np.full(cells, size, dtype=np.int64)
+            return _cost(network, sent, sizes, self.computing, latency.proportional).cell_seconds
+
+        if (counted := self.computing.counted) is not None:
+            return tabulated(lambda size: seconds(size) + fixed, (0, *counted.parameters), **slots)
+        slope = seconds(10**6) / 10**6
+        return AirCompCost(fixed, slope, **slots) if slots else AffineCost(fixed, slope)
+
+
+class Slots(TypedDict, total=False):
+    """What a cost takes of an uplink that sends whole slots."""
+
+    slot_s: float
+    parameters_per_slot: int
+
+
+def _cost(
+    network: Network, sent: Transmissions, parameters: Ints, computing: Computing, latency: Latency
+) -> RoundCost:
+    seconds = latency.seconds(parameters[sent.place])
+    return round_cost(network, sent, parameters, computing, seconds, on_air=latency.on_air)
 
 
 def round_cost(

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 
 from histfl.devices import one_torch_thread
-from histfl.errors import UsageError
 from histfl.network import Network
-from histfl.network.network import Ints
 from histfl.seeds import Seeds
-from histfl.training import CellSchedule, RoundCost, State
+from histfl.training import CellSchedule, State
 from histfl.wireless.aircomp import (
     Link,
     add_equivalent_noise,
@@ -27,7 +23,7 @@ from histfl.wireless.aircomp import (
 )
 from histfl.wireless.beamforming import max_min
 from histfl.wireless.channels import Channel, Rayleigh, draw_channels
-from histfl.wireless.clock import Computing, Transmissions, round_cost
+from histfl.wireless.clock import Latency, Transmissions
 from histfl.wireless.rates import (
     DEFAULT_ANTENNAS,
     DEFAULT_BANDWIDTH_HZ,
@@ -52,14 +48,13 @@ class AirLink:
 @dataclass(frozen=True)
 class OverTheAir:
     """Channels are drawn and beams optimised in every edge round. Clients send their updates
-    delta_i = (x_start - x_i) / learning_rate and the edge moves to x_start - learning_rate * estimate.
+    delta_i = (x_start - x_i) / learning_rate and the edge moves to x_start - learning_rate * estimate; the rate is that
+    of the clients, which `aggregate` is told.
 
     `simulated` computes every received signal; otherwise noise of the same distribution is added to the
     exact mean. Deviation: the paper's update x_i - x_start would make its own edge step ascend.
     """
 
-    computing: Computing
-    learning_rate: float
     bandwidth_hz: float = DEFAULT_BANDWIDTH_HZ
     antennas: int = DEFAULT_ANTENNAS
     channel: Channel = field(default_factory=Rayleigh)
@@ -72,9 +67,9 @@ class OverTheAir:
 
     def __post_init__(self) -> None:
         # Before any client has trained in vain.
-        if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
-            raise UsageError(f"learning_rate = {self.learning_rate}; updates over the air are divided by it")
-        num_sub_channels(self.bandwidth_hz, self.sub_channel_hz)
+        aircomp_seconds(
+            0, bandwidth_hz=self.bandwidth_hz, sub_channel_hz=self.sub_channel_hz, symbol_s=self.symbol_s
+        )
 
     @property
     def sub_channels(self) -> int:
@@ -111,22 +106,12 @@ class OverTheAir:
             for schedule in schedules
         ]
 
-    def cost(
-        self, network: Network, schedules: Sequence[CellSchedule], links: Sequence[AirLink], parameters: Ints
-    ) -> RoundCost:
-        sent = Transmissions.of(network, schedules)
-        return round_cost(network, sent, parameters, self.computing, self._seconds(parameters)[sent.place])
-
-    def _seconds(self, parameters: Ints) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-        return aircomp_seconds(
-            parameters,
-            bandwidth_hz=self.bandwidth_hz,
-            sub_channel_hz=self.sub_channel_hz,
-            symbol_s=self.symbol_s,
-        )
+    def latency(self, network: Network, sent: Transmissions, links: Sequence[AirLink]) -> Latency:
+        """Whole symbols of as many numbers as there are sub-channels (HIST Eq. (37)); nothing drawn matters."""
+        return Latency(slot_s=self.symbol_s, parameters_per_slot=self.sub_channels)
 
     def aggregate(
-        self, start: State, finals: Iterable[State], link: AirLink, edge_round: int
+        self, start: State, finals: Iterable[State], link: AirLink, edge_round: int, learning_rate: float
     ) -> tuple[State, torch.Tensor]:
         device = next(iter(start.values())).device
         channels, beam = link.channels[edge_round], link.beams[edge_round]
@@ -143,7 +128,7 @@ class OverTheAir:
         precoders = precode(channels, beam, factor)
         signal: torch.Tensor | None = None
         for chunk in finals:
-            updates = (before - _flat_rows(chunk)) / self.learning_rate
+            updates = (before - _flat_rows(chunk)) / learning_rate
             total += updates.sum(dim=0, dtype=torch.float64)
             square += updates.double().square().sum()
             if self.simulated:
@@ -159,7 +144,7 @@ class OverTheAir:
         else:
             variance = equivalent_noise_variance(channels, beam, self._link, rms=rms)
             estimate = add_equivalent_noise(mean, variance, generator)
-        after = before.double() - self.learning_rate * estimate
+        after = before.double() - learning_rate * estimate
         return _unflat(after, start), (estimate - mean).square().mean()
 
 

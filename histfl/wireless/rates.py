@@ -11,8 +11,8 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from histfl.arrays import Floats
 from histfl.errors import UsageError
-from histfl.network.network import Floats
 
 DEFAULT_BANDWIDTH_HZ = 10e6
 DEFAULT_ANTENNAS = 10

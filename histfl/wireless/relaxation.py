@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import torch
 
+from histfl.errors import UsageError
+from histfl.wireless.beamforming_sca import Beams, min_gain
 from histfl.wireless.channels import check_channels
 
 FIRST_STEPS = 12  # Newton steps to reach the central path
@@ -60,6 +62,24 @@ def relax(channels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         weights = weights * (1 + move / (1 + decrement))
     matrix = inverse / inverse.diagonal(dim1=-2, dim2=-1).real.sum(-1)[..., None, None]
     return weights / weights.sum(-1, keepdim=True), matrix
+
+
+def sdr_randomised(channels: torch.Tensor, *, draws: int = 200, seed: int = 0) -> Beams:
+    """Semidefinite relaxation, then the best of `draws` Gaussian beams of the relaxed covariance."""
+    if draws < 1:
+        raise UsageError(f"draws = {draws}; randomisation needs at least one")
+    channels = check_channels(channels).to(torch.complex128)
+    eigenvalues, vectors = torch.linalg.eigh(relax(channels)[1])
+    root = vectors * eigenvalues.clamp(min=0).sqrt()[..., None, :]
+    generator = torch.Generator().manual_seed(seed)
+    points = torch.randn(draws, channels.shape[-1], generator=generator, dtype=channels.dtype)
+    # The principal direction is the relaxation's own answer wherever it has rank one.
+    directions = torch.cat([points.to(channels.device) @ root.mT, vectors[..., -1:].mT], dim=-2)
+    directions = directions / directions.norm(dim=-1, keepdim=True)
+    values = (directions.conj() @ channels.mT).abs().square().amin(-1)
+    best = values.argmax(-1)[..., None, None].expand(*values.shape[:-1], 1, channels.shape[-1])
+    beams = torch.gather(directions, -2, best)[..., 0, :]
+    return beams, min_gain(channels, beams)
 
 
 def _covariance(channels: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:

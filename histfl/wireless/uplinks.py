@@ -1,51 +1,48 @@
 """The uplinks: how the clients' submodels reach their edge server, in which time, with which error.
 
-A new uplink is a frozen dataclass with `draw`, `cost` and `aggregate` (see `histfl.training.Uplink`).
+A new uplink is a frozen dataclass with `draw`, `latency` and `aggregate` (`histfl.training.jobs.Uplink` and
+`histfl.wireless.clock.Radio` say what they mean), and a line in UPLINKS.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 import torch
 
+from histfl.arrays import Floats
 from histfl.network import Network
-from histfl.network.network import Floats, Ints
 from histfl.seeds import Seeds
-from histfl.training import CellSchedule, RoundCost, State, mean_of_clients
+from histfl.training import CellSchedule, State, mean_of_clients
 from histfl.wireless.channels import Channel, Rayleigh, channel_gains, draw_channels
-from histfl.wireless.clock import Computing, Transmissions, round_cost
+from histfl.wireless.clock import Latency, Radio, Transmissions
+from histfl.wireless.over_the_air import OverTheAir
 from histfl.wireless.rates import (
     DEFAULT_ANTENNAS,
     DEFAULT_BANDWIDTH_HZ,
     fdma_rates,
     tdma_rates,
-    uplink_seconds,
 )
 
 
 @dataclass(frozen=True)
 class Ideal:
-    """No radio at all: an exact mean in no time. Computing still takes its time."""
-
-    computing: Computing
+    """No radio at all: an exact mean in no time."""
 
     def draw(
         self, network: Network, schedules: Sequence[CellSchedule], round: int, seeds: Seeds
     ) -> Sequence[None]:
         return [None] * len(schedules)
 
-    def cost(
-        self, network: Network, schedules: Sequence[CellSchedule], links: Sequence[None], parameters: Ints
-    ) -> RoundCost:
-        sent = Transmissions.of(network, schedules)
-        return round_cost(network, sent, parameters, self.computing, np.zeros(len(sent.slot)))
+    def latency(self, network: Network, sent: Transmissions, links: Sequence[None]) -> Latency:
+        return Latency()
 
     def aggregate(
-        self, start: State, finals: Iterable[State], link: None, edge_round: int
+        self, start: State, finals: Iterable[State], link: None, edge_round: int, learning_rate: float
     ) -> tuple[State, torch.Tensor]:
         return mean_of_clients(finals), torch.zeros(())
 
@@ -57,7 +54,6 @@ class Orthogonal:
     Channels are drawn once a global round for the clients that send in it.
     """
 
-    computing: Computing
     access: Literal["fdma", "tdma"] = "fdma"
     bandwidth_hz: float = DEFAULT_BANDWIDTH_HZ
     antennas: int = DEFAULT_ANTENNAS
@@ -79,10 +75,7 @@ class Orthogonal:
             links.append(channel_gains(channels)[places])
         return links
 
-    def cost(
-        self, network: Network, schedules: Sequence[CellSchedule], links: Sequence[Floats], parameters: Ints
-    ) -> RoundCost:
-        sent = Transmissions.of(network, schedules)
+    def latency(self, network: Network, sent: Transmissions, links: Sequence[Floats]) -> Latency:
         snr, gains = network.snr[sent.client], np.concatenate(links)
         if self.access == "fdma":
             rates = fdma_rates(
@@ -101,11 +94,98 @@ class Orthogonal:
                 bandwidth_hz=self.bandwidth_hz,
                 double_count_clients=self.double_count_clients,
             )
-        seconds = uplink_seconds(parameters[sent.place], rates, bits_per_parameter=self.bits_per_parameter)
         on_air = 1.0 if self.access == "fdma" else 1.0 / sent.senders
-        return round_cost(network, sent, parameters, self.computing, seconds, on_air=on_air)
+        return Latency(rates, self.bits_per_parameter, on_air=on_air)
 
     def aggregate(
-        self, start: State, finals: Iterable[State], link: Floats, edge_round: int
+        self, start: State, finals: Iterable[State], link: Floats, edge_round: int, learning_rate: float
     ) -> tuple[State, torch.Tensor]:
         return mean_of_clients(finals), torch.zeros(())
+
+
+@dataclass(frozen=True)
+class UplinkKind:
+    """An uplink as the rest of the package knows it.
+
+    `make` gives it, from those settings of the section `uplink` that its signature names; a name that is none of the
+    section's own is an option of this kind, checked by its annotation. `network` are the keys of the section `network`
+    that it reads. `noisy`: the edge has the mean with an error, which Theorem 3 counts. `instant`: sending takes no
+    time. `undrawn_time`: the time depends on nothing that is drawn. `redrawn`: channels are drawn in every edge round, not
+    once a global one. A plan compares the kinds of different `plan_as`
+    (None: the own name).
+    """
+
+    make: Callable[..., Radio]
+    about: str
+    network: tuple[str, ...] = ("snr_db", "transmit_power_w")
+    noisy: bool = False
+    instant: bool = False
+    undrawn_time: bool = False
+    redrawn: bool = False
+    plan_as: str | None = None
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The keys of the section `uplink` that it reads."""
+        return tuple(inspect.signature(self.make).parameters)
+
+
+def fdma(
+    bandwidth_hz: float,
+    antennas: int,
+    bits_per_parameter: float,
+    channel: Channel,
+    double_count_clients: bool,
+    noise_scales_with_band: bool,
+) -> Orthogonal:
+    return Orthogonal(
+        "fdma",
+        bandwidth_hz,
+        antennas,
+        bits_per_parameter,
+        channel,
+        double_count_clients,
+        noise_scales_with_band,
+    )
+
+
+def tdma(
+    bandwidth_hz: float,
+    antennas: int,
+    bits_per_parameter: float,
+    channel: Channel,
+    double_count_clients: bool,
+) -> Orthogonal:
+    return Orthogonal("tdma", bandwidth_hz, antennas, bits_per_parameter, channel, double_count_clients)
+
+
+def aircomp(
+    bandwidth_hz: float,
+    antennas: int,
+    channel: Channel,
+    paper_power: bool,
+    normalise: bool,
+    signal: str,
+) -> OverTheAir:
+    return OverTheAir(
+        bandwidth_hz, antennas, channel, paper_power, normalise, simulated=signal == "simulated"
+    )
+
+
+UPLINKS: dict[str, UplinkKind] = {
+    "fdma": UplinkKind(fdma, "a share of the band for each client (FDMA)", plan_as="oma"),
+    "tdma": UplinkKind(tdma, "a share of the time for each client (TDMA)", plan_as="oma"),
+    "aircomp": UplinkKind(
+        aircomp,
+        "all clients at once, added up by the air (AirComp)",
+        noisy=True,
+        undrawn_time=True,
+        redrawn=True,
+    ),
+    "ideal": UplinkKind(Ideal, "free and instant", network=(), instant=True, undrawn_time=True),
+}
+
+
+def plan_key(name: str) -> str:
+    """Under which a plan has the seconds of the uplink of that name."""
+    return UPLINKS[name].plan_as or name

@@ -13,9 +13,9 @@ from commands import SMALL, Answer
 from small_training import train
 
 from histfl.runs.build import prepare
-from histfl.runs.config import READ_WITH, unread
 from histfl.runs.execute import execute
 from histfl.runs.loading import load_config
+from histfl.runs.unread import read_with, unread
 
 BASE = (
     *("model.hidden=12", "network.profile=uniform", "network.cells=2", "network.clients=4"),
@@ -47,7 +47,7 @@ WITHOUT = {"data.split": "iid", "data.name": "fashion-mnist-mini", "uplink.name"
 WITHOUT |= {"method.name": "hist", "method.sizes": "uniform", "uplink.channel": "rayleigh"}
 WITHOUT |= {"network.cycles_per_step": "1e6"}
 BESIDE = {"method.cap": ("network.profile=paper",)}  # uniform cells have equal sizes whatever the cap
-CASES = [(choice, values, key) for choice, values, keys in READ_WITH for key in keys]
+CASES = [(choice, values, key) for choice, values, keys in read_with() for key in keys]
 
 
 @cache

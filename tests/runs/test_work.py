@@ -19,7 +19,7 @@ from histfl.runs.loading import load_config
 from histfl.runs.work import check_round, work_of_a_round
 from histfl.seeds import Seeds
 from histfl.settings import checked
-from histfl.wireless.clock import Computing
+from histfl.wireless.clock import Clock, Computing
 
 HUGE_NETWORK = "[[cells]]\ncount = 4\nclients = 25000000\n"
 
@@ -114,9 +114,9 @@ def test_the_estimate_is_less_than_what_a_round_takes(uplink: str) -> None:
     tracemalloc.start()
     network = Network.uniform(2, clients=40_000)
     schedules = build_participation(config).schedules(network, 20, 0, Seeds(1))
-    made = build_uplink(config, Computing(1, 100), 32.0)
+    made = build_uplink(config, 32.0)
     links = [None, None] if uplink in ("ideal", "aircomp") else made.draw(network, schedules, 0, Seeds(1))
-    made.cost(network, schedules, links, np.array([50, 50]))
+    Clock(Computing(20, 100), made).cost(network, schedules, links, np.array([50, 50]))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     work = work_of_a_round(config, network.clients_per_cell)

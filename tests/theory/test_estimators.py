@@ -22,7 +22,6 @@ from histfl.theory.estimators_curvature import largest_curvature
 from histfl.theory.estimators_gradients import Batch, Objective
 from histfl.training import LocalTraining, Task
 from histfl.training.objective import classification
-from histfl.wireless.clock import Computing
 from histfl.wireless.uplinks import Ideal
 
 SAMPLES = 12  # of every client
@@ -119,7 +118,7 @@ def make_case(
         split=split,
         local=LocalTraining(batch_size=batch_size),
         objective=classification(),
-        uplink=Ideal(Computing(local_steps=1, full_parameters=1)),
+        uplink=Ideal(),
         seeds=Seeds(seed),
     )
     ones = np.ones(clients)

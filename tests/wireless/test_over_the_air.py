@@ -11,11 +11,24 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from uplink_cases import SEEDS, experiment, flat, in_chunks, networks, schedules, states, uplink
+from uplink_cases import (
+    LEARNING_RATE,
+    SEEDS,
+    TRAINING,
+    experiment,
+    flat,
+    in_chunks,
+    networks,
+    schedules,
+    states,
+    uplink,
+)
 
+from histfl.engines import choose_engine
 from histfl.errors import UsageError
 from histfl.network import Network
 from histfl.runs.execute import execute
+from histfl.training import hist
 from histfl.wireless import Link, PathLoss, max_min, min_gain, power_factor, precode
 
 ENTRIES = 120_000
@@ -35,9 +48,9 @@ def aggregate(
     network = Network.uniform(1, clients, snr_db=5.0)
     link = radio.draw(network, schedules(network), seed, SEEDS)[0]
     start, finals = states(clients, entries, seed)
-    state, stated = radio.aggregate(start, in_chunks(finals, chunk or clients), link, 0)
+    state, stated = radio.aggregate(start, in_chunks(finals, chunk or clients), link, 0, LEARNING_RATE)
     exact = {name: tensor.mean(0) for name, tensor in finals.items()}
-    updates = torch.stack([flat(start) - flat(one) for one in in_rows(finals)]) / radio.learning_rate
+    updates = torch.stack([flat(start) - flat(one) for one in in_rows(finals)]) / LEARNING_RATE
     return flat(state) - flat(exact), updates, stated.item(), link
 
 
@@ -89,12 +102,12 @@ def test_every_edge_round_has_its_own_noise_and_the_same_again_when_repeated() -
         links = radio.draw(network, schedules(network), 0, SEEDS)
         later = radio.draw(network, schedules(network), 1, SEEDS)
         results = [
-            flat(radio.aggregate(start, [finals], link, edge_round)[0])
+            flat(radio.aggregate(start, [finals], link, edge_round, LEARNING_RATE)[0])
             for link in (*links, *later)
             for edge_round in (0, 1)
         ]
         assert len({tuple(result.tolist()) for result in results}) == len(results)
-        again = flat(radio.aggregate(start, in_chunks(finals, 3), links[0], 0)[0])
+        again = flat(radio.aggregate(start, in_chunks(finals, 3), links[0], 0, LEARNING_RATE)[0])
         assert torch.equal(again, results[0])
 
 
@@ -129,7 +142,7 @@ def test_stronger_clients_are_heard_with_less_noise() -> None:
         network = Network.uniform(1, 4, snr_db=snr_db)
         radio = uplink("aircomp")
         link = radio.draw(network, schedules(network), 0, SEEDS)[0]
-        errors.append(radio.aggregate(start, [finals], link, 0)[1].item())
+        errors.append(radio.aggregate(start, [finals], link, 0, LEARNING_RATE)[1].item())
     assert errors[0] / errors[1] == pytest.approx(10.0, rel=1e-6)
 
 
@@ -143,7 +156,7 @@ def test_where_nobody_is_heard_there_is_no_beam_and_nothing_to_aggregate() -> No
         assert links[cell].channels[edge_round] is None
         assert links[cell].beams[edge_round] is None
         with pytest.raises(ValueError, match="no client to hear"):
-            uplink("aircomp").aggregate({"w": torch.zeros(1)}, [], links[cell], edge_round)
+            uplink("aircomp").aggregate({"w": torch.zeros(1)}, [], links[cell], edge_round, LEARNING_RATE)
 
 
 @pytest.mark.parametrize("normalise", [True, False])
@@ -172,13 +185,40 @@ def test_links_survive_pickling() -> None:
     start, finals = states(3, 20)
     copied_radio, copied_link = pickle.loads(pickle.dumps((radio, link)))
     assert torch.equal(
-        flat(copied_radio.aggregate(start, [finals], copied_link, 1)[0]),
-        flat(radio.aggregate(start, [finals], link, 1)[0]),
+        flat(copied_radio.aggregate(start, [finals], copied_link, 1, LEARNING_RATE)[0]),
+        flat(radio.aggregate(start, [finals], link, 1, LEARNING_RATE)[0]),
     )
 
 
 def test_what_cannot_be_sent_is_refused_before_anybody_trains() -> None:
     with pytest.raises(UsageError, match="narrower than one sub-channel"):
         uplink("aircomp", bandwidth_hz=14e3)
-    with pytest.raises(UsageError, match="learning_rate = 0"):
-        replace(uplink("aircomp"), learning_rate=0.0)
+    with pytest.raises(UsageError, match="symbol_s = 0"):
+        uplink("aircomp", symbol_s=0.0)
+
+
+def test_the_noise_of_updates_that_are_not_normalised_goes_with_the_rate_of_the_steps() -> None:
+    radio = uplink("aircomp", normalise=False)
+    network = Network.uniform(1, 3, snr_db=0.0)
+    link = radio.draw(network, schedules(network), 0, SEEDS)[0]
+    start, finals = states(3, 50)
+    exact = flat({name: tensor.mean(0) for name, tensor in finals.items()})
+    small, large = (flat(radio.aggregate(start, [finals], link, 0, rate)[0]) - exact for rate in (0.1, 0.4))
+    assert torch.allclose(large, 4 * small, rtol=1e-9)
+
+
+@pytest.mark.parametrize("engine", ["reference", "vectorised"])
+def test_the_air_takes_the_rate_of_the_clients_wherever_it_is_set(engine: str) -> None:
+    """A run whose clients are given another rate after it was built is the run that was built with it."""
+    network = Network.uniform(2, clients=6, snr_db=0.0)
+    air = {"name": "aircomp", "normalise": False}
+    models = []
+    for built, wanted in ((0.3, 0.3), (0.1, 0.3)):
+        made = experiment(network, uplink=air, training=TRAINING | {"learning_rate": built})
+        task = replace(made.hist.task, local=replace(made.hist.task.local, learning_rate=wanted))
+        state = {name: tensor.detach().clone() for name, tensor in made.model.named_parameters()}
+        rounds = hist(
+            replace(made.hist, task=task), state, choose_engine(engine, task), first_round=0, rounds=2
+        )
+        models.append(flat([*rounds][-1].state))
+    assert torch.equal(*models)

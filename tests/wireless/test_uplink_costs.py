@@ -1,4 +1,4 @@
-"""Seconds and joules of whole rounds, through `draw` and `cost` of every uplink."""
+"""Seconds and joules of whole rounds, through `draw`, `latency` and the clock of every uplink."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from uplink_cases import COMPUTING, MLP_PARAMETERS, SEEDS, networks, schedules, 
 from histfl.errors import UsageError
 from histfl.network import Network
 from histfl.training import CellSchedule, RoundCost
+from histfl.wireless.clock import Clock
 
 NAMES = ("fdma", "tdma", "aircomp", "ideal")
 UNIT = 784 + 1 + 10  # parameters of a hidden neuron of the 784-300-10 network
@@ -28,7 +29,7 @@ def cost(
     name: str, network: Network, plans: list[CellSchedule], parameters: Any, **options: Any
 ) -> RoundCost:
     radio = uplink(name, **options)
-    return radio.cost(network, plans, radio.draw(network, plans, 0, SEEDS), parameters)
+    return Clock(COMPUTING, radio).cost(network, plans, radio.draw(network, plans, 0, SEEDS), parameters)
 
 
 def by_hand(
@@ -78,7 +79,7 @@ def test_a_cell_waits_for_its_slowest_client_and_the_round_for_its_slowest_cell(
     parameters = sizes(network, edge_rounds)
     radio = uplink(name, **({} if name == "ideal" else {"antennas": 2}))
     links = radio.draw(network, plans, 0, SEEDS)
-    found = radio.cost(network, plans, links, parameters)
+    found = Clock(COMPUTING, radio).cost(network, plans, links, parameters)
     totals, computing, sending, joules = by_hand(name, network, plans, links, parameters)
     slowest = int(np.argmax(totals))
     assert found.cell_seconds == pytest.approx(totals, rel=1e-10)
@@ -130,7 +131,7 @@ def test_the_order_of_the_clients_in_a_cell_changes_nothing(name: str, network: 
     if name != "ideal":  # two edge rounds, one after the other, in each cell's link
         links = [link.reshape(2, -1)[:, order].reshape(-1) for link, order in zip(links, orders, strict=True)]
     before = cost(name, network, plans, parameters)
-    after = radio.cost(shuffled, plans, links, parameters)
+    after = Clock(COMPUTING, radio).cost(shuffled, plans, links, parameters)
     assert after.cell_seconds == pytest.approx(before.cell_seconds, rel=1e-12)
     assert after.energy_joules == pytest.approx(before.energy_joules, rel=1e-12)
 
@@ -190,7 +191,7 @@ def mean_seconds(name: str, cells: int, clients: int, parameters: int, draws: in
         plans = schedules(network, edge_rounds=5, round=draw)
         if links is None or name != "aircomp":  # over the air no channel enters the time: one draw does
             links = radio.draw(network, plans, draw, SEEDS)
-        found = radio.cost(network, plans, links, np.full(cells, parameters))
+        found = Clock(COMPUTING, radio).cost(network, plans, links, np.full(cells, parameters))
         seconds.append(found.seconds)
     return float(np.mean(seconds))
 
@@ -236,7 +237,9 @@ def test_the_literal_switches_by_hand() -> None:
     links = radio.draw(network, plans, 0, SEEDS)
     weakest = links[0].min()
     expected = 32 * 10_000 / (10e6 / 4 * math.log2(1 + 4 * weakest))
-    assert radio.cost(network, plans, links, parameters).uplink_seconds == pytest.approx(expected, rel=1e-9)
+    assert Clock(COMPUTING, radio).cost(network, plans, links, parameters).uplink_seconds == pytest.approx(
+        expected, rel=1e-9
+    )
     halved = cost("fdma", network, plans, parameters, bits_per_parameter=16.0)
     assert halved.uplink_seconds == pytest.approx(plain.uplink_seconds / 2, rel=1e-9)
 

@@ -22,6 +22,7 @@ from histfl.wireless.over_the_air import OverTheAir
 from histfl.wireless.uplinks import Ideal, Orthogonal
 
 MLP_PARAMETERS = 238_510
+LEARNING_RATE = 0.1
 COMPUTING = Computing(local_steps=20, full_parameters=MLP_PARAMETERS)
 SEEDS = Seeds(7)
 TRAINING = {"local_steps": 3, "edge_rounds": 2, "batch_size": 4, "learning_rate": 0.1, "rounds": 2}
@@ -30,10 +31,10 @@ TRAINING = {"local_steps": 3, "edge_rounds": 2, "batch_size": 4, "learning_rate"
 def uplink(name: str, **options: Any) -> Ideal | Orthogonal | OverTheAir:
     """An uplink by its name in the configuration."""
     if name == "ideal":
-        return Ideal(COMPUTING)
+        return Ideal()
     if name == "aircomp":
-        return OverTheAir(COMPUTING, learning_rate=0.1, **options)
-    return Orthogonal(COMPUTING, access=name, **options)
+        return OverTheAir(**options)
+    return Orthogonal(access=name, **options)
 
 
 def schedules(

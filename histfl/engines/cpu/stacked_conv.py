@@ -17,9 +17,9 @@ import torch.nn.functional as F
 from torch import nn
 from torch.autograd.function import once_differentiable
 
+from histfl.arrays import Ints
 from histfl.engines.cpu.image_kernels import TAPS, kernels
 from histfl.engines.stacked_linear import InPlaceSGD
-from histfl.network.network import Ints
 
 FEW_CHANNELS = 16  # from as many input channels on, torch's own convolutions are faster
 

@@ -1,14 +1,18 @@
-"""How many units of each group a cell gets, int [cell, group]."""
+"""Dealing out the units of a plan: how many each cell gets, int [cell, group], and which ones, at random and
+anew in every global round (HIST Algorithm 1).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 
+from histfl.arrays import Floats, Ints
 from histfl.errors import PartitionError
-from histfl.network.network import Floats, Ints
 from histfl.partition.plan import Plan
+from histfl.partition.submodel import Submodel
 
 
 def shared_units(plan: Plan, shared: float) -> Ints:
@@ -93,3 +97,56 @@ def _dealt(plan: Plan, num_cells: int, shared: float) -> Ints:
     own = np.flatnonzero(common == 0)
     check_enough_units(dealt[own], num_cells, [plan.groups[group].name for group in own])
     return dealt
+
+
+def draw(
+    plan: Plan, counts: Ints, generator: np.random.Generator, *, shared: float = 0.0
+) -> tuple[Submodel, ...]:
+    """A random submodel for each cell: counts[cell, group] units of its own, and the shared ones.
+
+    The units of each group are put in random order and cut into consecutive runs, so that every unit
+    belongs to exactly one cell. `shared` is the fraction of units that every cell holds besides (the
+    partial overlap of a footnote in HIST Sec. VI-B); only the rest is dealt out.
+    """
+    common = shared_units(plan, shared)
+    _check(plan, counts, common)
+    hands = [
+        _deal(int(plan.units[group]), counts[:, group], int(common[group]), generator)
+        for group in range(len(plan.groups))
+    ]
+    return tuple(Submodel(plan, tuple(hand[cell] for hand in hands)) for cell in range(len(counts)))
+
+
+def _deal(
+    num_units: int, counts: Ints, num_shared: int, generator: np.random.Generator
+) -> tuple[torch.Tensor, ...]:
+    """Sorted units for each cell; owner 0 stands for everybody."""
+    owner = np.empty(num_units, dtype=np.int64)
+    owner[generator.permutation(num_units)] = np.repeat(
+        np.arange(len(counts) + 1), np.concatenate(([num_shared], counts))
+    )
+    # A stable sort by owner leaves the units of one owner in ascending order.
+    by_owner = torch.from_numpy(np.argsort(owner, kind="stable"))
+    common, *own = torch.split(by_owner, [num_shared, *counts.tolist()])
+    if num_shared == 0:
+        return tuple(own)
+    return tuple(torch.cat((common, units)).sort().values for units in own)
+
+
+def _check(plan: Plan, counts: Ints, common: Ints) -> None:
+    if counts.ndim != 2 or counts.shape[1] != len(plan.groups) or len(counts) == 0:
+        raise PartitionError(
+            f"counts has shape {counts.shape}; it needs one row a cell and one column for each of the "
+            f"{len(plan.groups)} cut layers"
+        )
+    for group, own, num_shared in zip(plan.groups, counts.T, common, strict=True):
+        if own.min() < 0 or own.min() + num_shared < 1:
+            raise PartitionError(
+                f"cell {own.argmin()} gets {own.min()} units of layer {group.name!r}; every cell needs at "
+                f"least one"
+            )
+        if own.sum() + num_shared != group.num_units:
+            raise PartitionError(
+                f"layer {group.name!r} has {group.num_units} units, of which {num_shared} are shared, but "
+                f"the counts deal out {own.sum()}; they must add up to {group.num_units - num_shared}"
+            )

@@ -7,10 +7,10 @@ import itertools
 import numpy as np
 import pytest
 
+from histfl.arrays import Floats
 from histfl.errors import UsageError
-from histfl.network.network import Floats
 from histfl.sizing import CutLayers, SizingProblem, TabulatedCost, mean_cost, optimal_sizes, size
-from histfl.sizing.costs import MAX_SIZE, TOLERANCE, tabulated
+from histfl.wireless.costs import MAX_SIZE, TOLERANCE, tabulated
 
 
 def random_table(generator: np.random.Generator, cells: int) -> TabulatedCost:

@@ -9,12 +9,12 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
+from histfl.arrays import Floats, Ints
 from histfl.errors import UsageError
-from histfl.network.network import Floats, Ints
 
 MAX_SIZE = 2**52  # a count beyond this is not exact in float64
 TOLERANCE = 1e-3  # by which a chord of a table may lie above the cost
@@ -46,6 +46,7 @@ class AffineCost:
     cell's fixed seconds would not pay for 10^15 parameters of its own.
     """
 
+    exact: ClassVar[bool] = True  # whether these are the clock's own seconds
     fixed: Floats
     slope: Floats
 
@@ -72,6 +73,7 @@ class AirCompCost:
     partly filled lasts as long as a full one.
     """
 
+    exact: ClassVar[bool] = True  # whether these are the clock's own seconds
     fixed: Floats
     slope: Floats
     slot_s: float
@@ -110,6 +112,7 @@ class TabulatedCost:
     depends on the size. `sizes` begin with 0, and neither they nor the seconds fall.
     """
 
+    exact: ClassVar[bool] = False  # whether these are the clock's own seconds
     sizes: Ints
     table: Floats
     slot_s: float = 0.0
