@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 import torch
 
-from histfl.engines.cpu.linear_kernels import linear_kernels
-from histfl.engines.linear_products import TorchProducts
+from histfl.engines.kernels.linear import TorchProducts
+from histfl.engines.kernels.linear_tiles import linear_kernels
 
 # Clients, batch, inputs and units: the MLP's layers (full, HIST with 2, 4 and 12 cells), those of LeNet-5, others.
 SHAPES = [

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from inspect import signature
 from typing import Annotated, Any, Literal, Self
 
 import tomli_w
-from pydantic import Field, PrivateAttr, field_validator, model_validator
+from pydantic import ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
 from histfl.choices import check_choice, made
 from histfl.data import DATASETS, GIVEN, SPLITS
@@ -37,6 +38,8 @@ from histfl.settings import (
 from histfl.sizing.problem import DEFAULT_CAP_RATIO
 from histfl.training.cloud import CLOUD_STEPS
 from histfl.training.objective import METRICS, OBJECTIVES, Objective
+from histfl.training.optimisers import GIVEN as OWN_OPTIMISER
+from histfl.training.optimisers import OPTIMISERS, SHARED
 from histfl.training.precision import Precision
 from histfl.wireless.latency import CYCLES_PER_STEP, OPERATIONS_PER_CYCLE, SWITCHED_CAPACITANCE
 from histfl.wireless.rates import DEFAULT_ANTENNAS, DEFAULT_BANDWIDTH_HZ
@@ -176,11 +179,15 @@ class TrainingSettings(Settings):
     batch_size: Annotated[int, Field(strict=True, ge=1, le=10**6)] = Field(
         default=50, description="samples of a local step"
     )
-    learning_rate: Positive = Field(default=0.01, description="of the clients' SGD")
-    momentum: Annotated[float, Field(strict=True, ge=0, lt=1)] = Field(
-        default=0.0, description="of the clients' SGD, from zero in every edge round"
+    optimiser: str = Field(
+        default="sgd",
+        description="of the clients: one of the optimisers below, or `given` in Python",
     )
-    weight_decay: NonNegative = Field(default=0.0, description="of the clients' SGD")
+    learning_rate: Positive = Field(default=0.01, description="of the clients' optimiser")
+    momentum: Annotated[float, Field(strict=True, ge=0, lt=1)] = Field(
+        default=0.0, description="of the clients' optimiser, from zero in every edge round"
+    )
+    weight_decay: NonNegative = Field(default=0.0, description="of the clients' optimiser")
     clip_norm: Positive | None = Field(
         default=None,
         description="longest gradient of a local step; longer ones are scaled down (unset: none are)",
@@ -196,6 +203,23 @@ class TrainingSettings(Settings):
     stop_at_targets: Switch = Field(
         default=False, description="end after the round in which the last target is reached"
     )
+
+    @field_validator("optimiser")
+    @classmethod
+    def _known_optimiser(cls, name: str) -> str:
+        if name != OWN_OPTIMISER:
+            check_choice("optimiser", OPTIMISERS, name)
+        return name
+
+
+class OptimiserSettings(Settings):
+    """The options of `training.optimiser`, but for those that have a key in `[training]`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
 
 
 class MethodSettings(Settings):
@@ -310,6 +334,7 @@ class Config(Settings):
     data: DataSettings = DataSettings()
     network: NetworkSettings = NetworkSettings()
     training: TrainingSettings = TrainingSettings()
+    optimiser: OptimiserSettings | None = None
     method: MethodSettings = MethodSettings()
     uplink: UplinkSettings = UplinkSettings()
     cloud: CloudSettings = CloudSettings()
@@ -450,17 +475,27 @@ def unread(configs: Sequence[Config]) -> list[str]:
     return [reason for key, reason in reasons[0].items() if all(key in others for others in reasons)]
 
 
+def _of_optimisers(name: str) -> Iterator[tuple[str, Collection[str], tuple[str, ...]]]:
+    """The same of the settings that optimisers share."""
+    for key in SHARED:
+        takers = [each for each, make in OPTIMISERS.items() if key in signature(make).parameters]
+        if name != OWN_OPTIMISER:  # which may read any
+            yield "training.optimiser", takers, (f"training.{key}",)
+
+
 def _unread(config: Config) -> dict[str, str]:
     """By the setting's key."""
     every, changed = (_flat(config.model_dump(mode="json", exclude_defaults=only)) for only in (False, True))
     return {
         key: f"{key} = {changed[key]!r} is not read with {choice} = {every[choice]!r}"
-        for choice, values, keys in READ_WITH
+        for choice, values, keys in (*READ_WITH, *_of_optimisers(config.training.optimiser))
         if every[choice] not in values
         for key in keys
         if key in changed
     }
 
 
-def _flat(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    return {f"{section}.{key}": value for section, keys in tables.items() for key, value in keys.items()}
+def _flat(tables: Mapping[str, Mapping[str, Any] | None]) -> dict[str, Any]:
+    return {
+        f"{section}.{key}": value for section, keys in tables.items() for key, value in (keys or {}).items()
+    }

@@ -140,7 +140,7 @@ def parent(module: Any) -> Any:
 
 
 def test_the_rooms_are_those_whose_imports_are_checked() -> None:
-    (contract,) = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"][
+    (contract, *_) = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"][
         "contracts"
     ]
     checked = [set(re.findall(r"histfl\.(\w+)", layer)) for layer in reversed(contract["layers"])]
