@@ -3,7 +3,7 @@
     python benchmarks/products.py
 
 GFLOP/s of a layer's outputs, of its inputs' gradient and of its step, compiled / torch. The rules of
-histfl/engines/linear_products.py were read off such a table.
+histfl/engines/kernels/linear.py were read off such a table.
 """
 
 from __future__ import annotations

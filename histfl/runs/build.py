@@ -354,8 +354,7 @@ def build_cloud(config: Config) -> CloudStep:
 
 def build_optimiser(config: Config) -> Optimiser:
     """The clients' optimiser by its name."""
-    options = config.optimiser.options if config.optimiser else {}
-    return make_optimiser(config.training.optimiser, options, config.training.model_dump())
+    return make_optimiser(config.training.optimiser, config.optimiser.options, config.training.model_dump())
 
 
 def build_participation(config: Config) -> Participation:

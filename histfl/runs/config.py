@@ -334,7 +334,7 @@ class Config(Settings):
     data: DataSettings = DataSettings()
     network: NetworkSettings = NetworkSettings()
     training: TrainingSettings = TrainingSettings()
-    optimiser: OptimiserSettings | None = None
+    optimiser: OptimiserSettings = OptimiserSettings()
     method: MethodSettings = MethodSettings()
     uplink: UplinkSettings = UplinkSettings()
     cloud: CloudSettings = CloudSettings()
@@ -495,7 +495,5 @@ def _unread(config: Config) -> dict[str, str]:
     }
 
 
-def _flat(tables: Mapping[str, Mapping[str, Any] | None]) -> dict[str, Any]:
-    return {
-        f"{section}.{key}": value for section, keys in tables.items() for key, value in (keys or {}).items()
-    }
+def _flat(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    return {f"{section}.{key}": value for section, keys in tables.items() for key, value in keys.items()}

@@ -169,7 +169,6 @@ def test_an_object_of_no_registry_is_told_by_its_name(monkeypatch: pytest.Monkey
     monkeypatch.delitem(OPTIMISERS, "signs")
     run = train(optimiser=Signs(learning_rate=0.1))
     assert run.config.training.optimiser == "given"
-    assert run.config.optimiser is not None
     assert run.config.optimiser.options == {"beta": 0.9, "softness": 1e-3, "of": f"{__name__}.Signs"}
     assert run.records == named.records
 

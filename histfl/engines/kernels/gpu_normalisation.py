@@ -30,7 +30,7 @@ class Moments:
 
     @classmethod
     def empty(cls, values: torch.Tensor, rows_each: int) -> Moments:
-        """Room for those of values [client, batch, height, width, channel]."""
+        """Empty ones, for values [client, batch, height, width, channel]."""
         parts = triton.cdiv(values.shape[1:4].numel(), rows_each)
         shape = 2, len(values), parts, values.shape[-1]
         means, squares = torch.empty(shape, dtype=torch.float32, device=values.device)
