@@ -97,7 +97,7 @@ def write_job(settings: Settings, folder: Path) -> dict[str, int | str]:
         starts=[cell.start for cell in cells],
         cell_of_client=built.hist.network.cell_of_client.tolist(),
         batches=_batches(settings, built),
-        learning_rate=task.local.learning_rate,
+        learning_rate=built.config.training.learning_rate,
         precision=settings.precision,
     )
     save_job(job, folder / "job.pt")

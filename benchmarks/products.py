@@ -3,7 +3,7 @@
     python benchmarks/products.py
 
 GFLOP/s of a layer's outputs, of its inputs' gradient and of its step, compiled / torch. The rules of
-histfl/engines/linear_products.py were read off such a table.
+histfl/engines/kernels/linear.py were read off such a table.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 import torch
 
-from histfl.engines.cpu.linear_kernels import linear_kernels
-from histfl.engines.linear_products import TorchProducts
+from histfl.engines.kernels.linear import TorchProducts
+from histfl.engines.kernels.linear_tiles import linear_kernels
 
 # Clients, batch, inputs and units: the MLP's layers (full, HIST with 2, 4 and 12 cells), those of LeNet-5, others.
 SHAPES = [

@@ -11,10 +11,11 @@ from pydantic.fields import FieldInfo
 
 from histfl.choices import OneOf
 from histfl.models import MODELS
-from histfl.runs.config import Config
+from histfl.runs.config import Config, OptimiserSettings
 from histfl.runs.loading import preset_names
 from histfl.settings import SMALLEST
 from histfl.training.methods import METHODS
+from histfl.training.optimisers import OPTIMISERS, SHARED
 from histfl.wireless.uplinks import UPLINKS
 
 PAGE = Path(__file__).parent / "configuration.md"
@@ -78,6 +79,9 @@ def page() -> str:
 
 
 def _section(name: str, section: FieldInfo) -> str:
+    if name == "optimiser":
+        rows = _table(("optimiser", "what it is", "options"), map(_optimiser, OPTIMISERS))
+        return f"## `[{name}]`\n\n{OptimiserSettings.__doc__}\n\n{rows}"
     fields = section.annotation.model_fields
     rows = [
         (f"`{key}`", _kind(field.annotation, field.metadata), _default(field.default), str(field.description))
@@ -106,9 +110,18 @@ def _table(heads: tuple[str, ...], rows: Any) -> str:
 
 
 def _model(name: str) -> tuple[str, ...]:
-    parameters = inspect.signature(MODELS[name]).parameters.values()
-    options = [f"`{each.name} = {_toml(each.default)}`" for each in parameters if each.name not in OFFERED]
-    first, *_ = (inspect.getdoc(MODELS[name]) or "").splitlines()
+    return _choice(name, MODELS[name], OFFERED)
+
+
+def _optimiser(name: str) -> tuple[str, ...]:
+    return _choice(name, OPTIMISERS[name], SHARED)
+
+
+def _choice(name: str, maker: Any, offered: tuple[str, ...]) -> tuple[str, ...]:
+    """A row of the table of what may be chosen by name."""
+    parameters = inspect.signature(maker).parameters.values()
+    options = [f"`{each.name} = {_toml(each.default)}`" for each in parameters if each.name not in offered]
+    first, *_ = (inspect.getdoc(maker) or "").splitlines()
     return f"`{name}`", first, ", ".join(options) or "none"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -29,6 +30,8 @@ from histfl.runs.store import RunFolder
 from histfl.runs.unread import unread
 from histfl.settings import checked
 from histfl.training.objective import Loss
+from histfl.training.optimisers import GIVEN as GIVEN_OPTIMISER
+from histfl.training.optimisers import OPTIMISERS, SHARED, Optimiser, check_optimiser
 
 # Where each further keyword of `train` belongs in the configuration.
 _log = logging.getLogger(__name__)
@@ -78,6 +81,7 @@ def train(
     split: str | Sequence[npt.ArrayLike] | None = None,
     method: str = "hist",
     uplink: str | Mapping[str, Any] = "fdma",
+    optimiser: str | Mapping[str, Any] | Optimiser = "sgd",
     loss: Loss | None = None,
     device: str | torch.device = "auto",
     engine: str = "auto",
@@ -92,6 +96,7 @@ def train(
     The sets are torch Datasets of (input, target) or pairs of tensors; the model returns scores
     [sample, class]. `split` names how the samples are spread over the clients (default: shards), or has a list of
     sample numbers for every client, cell 0's clients first. `uplink` is a name or a table of that section.
+    `optimiser` is the clients': a name, a table of it and its options, or an object (`histfl.training.optimisers`).
     `loss(outputs, targets)` is the mean over the batch. Further keywords are keys of the configuration: rounds,
     edge_rounds, local_steps, batch_size, learning_rate, sizes, include, exclude, active_cells, participants, dropout,
     theory_every and the others of its sections. With `out`, the run is kept in that folder with its report and can be
@@ -127,6 +132,8 @@ def train(
         "network": {"cells": network.num_cells, "clients": network.num_clients, "profile": "given"},
         "uplink": {"name": uplink} if isinstance(uplink, str) else dict(uplink),
     }
+    tables, own_optimiser = _optimiser(optimiser, settings)
+    sections |= tables
     holdings = None if isinstance(split, str) else split
     if split is not None:
         sections["data"]["split"] = split if holdings is None else GIVEN
@@ -139,7 +146,7 @@ def train(
     config = checked(Config, sections, "train()")
     for reason in unread([config]):
         _log.warning("train(): %s", reason)
-    ingredients = Ingredients(copy_of(model), train_data, test_data, network, holdings)
+    ingredients = Ingredients(copy_of(model), train_data, test_data, network, holdings, own_optimiser)
     experiment = build(config, ingredients, device=device, engine=engine, memory_gb=memory_gb, loss=loss)
     done = execute(
         experiment,
@@ -179,6 +186,38 @@ def _following(on_round: OnRound, folder: Path | None) -> OnRound:
             ) from error
 
     return follow
+
+
+def _optimiser(
+    given: object, settings: Mapping[str, Any]
+) -> tuple[dict[str, dict[str, Any]], Optimiser | None]:
+    """What the configuration says of an optimiser, and the optimiser itself where it is an object."""
+    own = None
+    if isinstance(given, str):
+        options: dict[str, Any] = {"name": given}
+    elif isinstance(given, Mapping):
+        options = {"name": "sgd"} | dict(given)
+    elif isinstance(given, type):
+        raise UsageError(f"train(optimiser={given.__name__}): give an object, such as {given.__name__}()")
+    else:
+        own, kind = check_optimiser(given, f"train(optimiser={shown(given)})"), type(given)
+        known = [name for name, make in OPTIMISERS.items() if make is kind]
+        fields = dataclasses.fields(given) if dataclasses.is_dataclass(given) else ()
+        values = {field.name: getattr(given, field.name) for field in fields}
+        options = {key: value for key, value in values.items() if isinstance(value, bool | int | float | str)}
+        options |= (
+            {"name": known[0]}
+            if known
+            else {"name": GIVEN_OPTIMISER, "of": f"{kind.__module__}.{kind.__qualname__}"}
+        )
+    training = {"optimiser": options.pop("name")}
+    for key in (key for key in SHARED if key in options):
+        if settings.get(key) is not None:
+            raise UsageError(
+                f"train({key}={shown(settings[key])}): the optimiser has {key} = {options[key]!r}; leave out one"
+            )
+        training[key] = options.pop(key)
+    return {"training": training} | ({"optimiser": options} if options else {}), own
 
 
 def _plain(value: Any) -> Any:

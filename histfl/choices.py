@@ -49,16 +49,24 @@ def check_choice(kind: str, registry: Mapping[str, Callable[..., Any]], name: st
 
 
 def made(
-    section: str, registry: Mapping[str, Callable[..., Made]], name: str, options: Mapping[str, Any]
+    section: str,
+    registry: Mapping[str, Callable[..., Made]],
+    name: str,
+    options: Mapping[str, Any],
+    *,
+    key: str | None = None,
 ) -> Made:
-    """What the registry's maker of that name gives for the options of a configuration's section."""
+    """What the registry's maker of that name gives for the options of a configuration's section; the name stands
+    under `key` (None: `name` of the section)."""
     maker = registry[name]
     check_options(section, maker, options)
     known = list(inspect.signature(maker).parameters)
-    for key in options:
-        if key not in known:
-            hint = did_you_mean(key, known, f"{name!r} takes {', '.join(known) or 'none'}")
-            raise UsageError(f"unknown key {section}.{key} with {section}.name = {name!r}; {hint}")
+    for option in options:
+        if option not in known:
+            hint = did_you_mean(option, known, f"{name!r} takes {', '.join(known) or 'none'}")
+            raise UsageError(
+                f"unknown key {section}.{option} with {key or f'{section}.name'} = {name!r}; {hint}"
+            )
     try:
         return maker(**options)
     except HistflError:

@@ -10,19 +10,20 @@ import torch.nn.functional as F
 
 from histfl.data import TensorData
 from histfl.devices import triton_installed
-from histfl.engines.gpu.captured import CapturedTrainer
-from histfl.engines.gpu.images import GpuImages
-from histfl.engines.layout import kernels_innermost
-from histfl.engines.stacked import StackedTrainer
-from histfl.engines.stacked_graph import StackedGraph
-from histfl.engines.stacked_linear import InPlaceSGD, LayerCall
-from histfl.engines.ways import choose_trainer
+from histfl.engines.kernels.layout import kernels_innermost
+from histfl.engines.kernels.linear import LayerCall
+from histfl.engines.steps.choose import choose_trainer
+from histfl.engines.steps.gpu_images import GpuImages
+from histfl.engines.steps.graph import StackedGraph
+from histfl.engines.steps.recorded import RecordedTrainer
+from histfl.engines.steps.stacked import StackedSteps
 from histfl.models import build_model
 from histfl.network import Network
 from histfl.partition import training_copy
 from histfl.runs.build import Ingredients, build
 from histfl.runs.config import Config
 from histfl.settings import checked
+from histfl.training.optimisers import InPlaceSGD
 
 pytestmark = pytest.mark.skipif(
     not (torch.cuda.is_available() and triton_installed()), reason="no CUDA GPU with Triton here"
@@ -38,10 +39,10 @@ def drawn(*shape: int) -> torch.Tensor:
 def assert_same(found: torch.Tensor, expected: torch.Tensor, leaves: Sequence[torch.Tensor]) -> None:
     """Outputs and gradients, to float32's rounding of the largest entry (a wrong entry is of its size)."""
     torch.manual_seed(1)
-    pull = torch.randn_like(expected)
+    grad = torch.randn_like(expected)
     both = zip(
-        (found, *torch.autograd.grad(found, leaves, pull)),
-        (expected, *torch.autograd.grad(expected, leaves, pull.double())),
+        (found, *torch.autograd.grad(found, leaves, grad)),
+        (expected, *torch.autograd.grad(expected, leaves, grad.double())),
         strict=True,
     )
     for ours, right in both:
@@ -66,7 +67,7 @@ def assert_same(found: torch.Tensor, expected: torch.Tensor, leaves: Sequence[to
 def test_convolutions(
     channels: int, out: int, size: int, taps: int, stride: int, padding: int, dilation: int, bias: bool
 ) -> None:
-    from histfl.engines.gpu.convolution import Convolution, stacked_convolution
+    from histfl.engines.kernels.gpu_convolution import Convolution, stacked_convolution
 
     images, kernels = (
         drawn(CLIENTS, BATCH, channels, size, size + 1),
@@ -93,7 +94,7 @@ def test_convolutions(
 @pytest.mark.parametrize("with_sum", [False, True])
 @pytest.mark.parametrize("channels", [3, 16, 70])
 def test_normalisation(channels: int, with_sum: bool, relu: bool) -> None:
-    from histfl.engines.gpu.normalisation import stacked_normalisation
+    from histfl.engines.kernels.gpu_normalisation import stacked_normalisation
 
     values, added = drawn(CLIENTS, BATCH, channels, 9, 7), drawn(CLIENTS, BATCH, channels, 9, 7)
     weight, bias = drawn(CLIENTS, channels), drawn(CLIENTS, channels)
@@ -114,7 +115,7 @@ def test_normalisation(channels: int, with_sum: bool, relu: bool) -> None:
 @pytest.mark.parametrize("with_sum", [False, True])
 @pytest.mark.parametrize(("channels", "group"), [(3, 1), (16, 2), (72, 8), (128, 128)])
 def test_group_normalisation(channels: int, group: int, with_sum: bool, relu: bool) -> None:
-    from histfl.engines.gpu.group_normalisation import stacked_group_normalisation
+    from histfl.engines.kernels.gpu_group_normalisation import stacked_group_normalisation
 
     values, added = drawn(CLIENTS, BATCH, channels, 9, 17), drawn(CLIENTS, BATCH, channels, 9, 17)
     weight, bias = drawn(CLIENTS, channels), drawn(CLIENTS, channels)
@@ -134,8 +135,8 @@ def test_group_normalisation(channels: int, group: int, with_sum: bool, relu: bo
 @pytest.mark.parametrize("with_sum", [False, True])
 @pytest.mark.parametrize("by_group", [False, True])
 def test_outputs_for_two_readers(by_group: bool, with_sum: bool) -> None:
-    from histfl.engines.gpu.group_normalisation import stacked_group_normalisation
-    from histfl.engines.gpu.normalisation import stacked_normalisation
+    from histfl.engines.kernels.gpu_group_normalisation import stacked_group_normalisation
+    from histfl.engines.kernels.gpu_normalisation import stacked_normalisation
 
     normalisation = partial(stacked_group_normalisation, group=4) if by_group else stacked_normalisation
     values, added = drawn(CLIENTS, BATCH, 20, 9, 7), drawn(CLIENTS, BATCH, 20, 9, 7)
@@ -153,8 +154,8 @@ def test_outputs_for_two_readers(by_group: bool, with_sum: bool) -> None:
 
 @pytest.mark.parametrize(("channels", "out", "stride"), [(1, 6, 1), (16, 37, 1), (64, 130, 2)])
 def test_convolutions_know_the_moments_of_their_outputs(channels: int, out: int, stride: int) -> None:
-    from histfl.engines.gpu.convolution import Convolution, stacked_convolution
-    from histfl.engines.gpu.normalisation import stacked_normalisation
+    from histfl.engines.kernels.gpu_convolution import Convolution, stacked_convolution
+    from histfl.engines.kernels.gpu_normalisation import stacked_normalisation
 
     images, kernels, bias = (
         drawn(CLIENTS, BATCH, channels, 9, 9),
@@ -177,7 +178,7 @@ def test_convolutions_know_the_moments_of_their_outputs(channels: int, out: int,
 @pytest.mark.parametrize(("batch", "classes"), [(50, 10), (7, 3), (300, 1000)])
 @pytest.mark.parametrize("classes_first", [False, True])
 def test_cross_entropies(batch: int, classes: int, classes_first: bool) -> None:
-    from histfl.engines.gpu.losses import cross_entropies
+    from histfl.engines.kernels.gpu_losses import cross_entropies
 
     outputs = 5.0 * drawn(CLIENTS, batch, classes).detach()
     if classes_first:
@@ -186,9 +187,9 @@ def test_cross_entropies(batch: int, classes: int, classes_first: bool) -> None:
     leaf = outputs.double().requires_grad_()
     expected = torch.stack([F.cross_entropy(leaf[i], targets[i]) for i in range(CLIENTS)])
     (right,) = torch.autograd.grad(expected.sum(), leaf)
-    losses, pull = cross_entropies(outputs, targets)
+    losses, grad = cross_entropies(outputs, targets)
     torch.testing.assert_close(losses.double(), expected, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(pull.double(), right, rtol=1e-4, atol=1e-9)
+    torch.testing.assert_close(grad.double(), right, rtol=1e-4, atol=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -223,7 +224,7 @@ def test_models_take_the_kernels(name: str, options: dict[str, Any], shape: tupl
 
 @pytest.mark.parametrize("laid_out", [True, False])
 def test_kernels_step_themselves(laid_out: bool) -> None:
-    from histfl.engines.gpu.convolution import Convolution, stacked_convolution
+    from histfl.engines.kernels.gpu_convolution import Convolution, stacked_convolution
 
     images, bias = drawn(300, BATCH, 8, 9, 9).detach(), drawn(300, 20)  # clients enough for steps in place
     kernels = (
@@ -232,13 +233,13 @@ def test_kernels_step_themselves(laid_out: bool) -> None:
     kernels.requires_grad_()
     before = kernels.detach().clone(), bias.detach().clone()
     plain = stacked_convolution(images, kernels, bias, Convolution(1, 1, 1))
-    pull = torch.randn_like(plain)
-    gradients = torch.autograd.grad(plain, (kernels, bias), pull)
+    grad = torch.randn_like(plain)
+    gradients = torch.autograd.grad(plain, (kernels, bias), grad)
     calls: list[LayerCall] = []
     outputs = stacked_convolution(images, kernels, bias, Convolution(1, 1, 1), None, calls)
     assert torch.equal(outputs, plain)
     (call,) = calls
-    call.layer.step(call.inputs, pull, InPlaceSGD(learning_rate=0.1, keep=0.9))
+    call.layer.step(call.inputs, grad, InPlaceSGD(learning_rate=0.1, keep=0.9))
     for found, old, gradient in zip((kernels, bias), before, gradients, strict=True):
         torch.testing.assert_close(found.detach(), 0.9 * old - 0.1 * gradient, rtol=1e-4, atol=1e-4)
 
@@ -251,5 +252,5 @@ def test_a_residual_network_is_trained_by_the_kernels(precision: str, norm: str)
     tables = {"uplink": {"name": "ideal"}, "data": {"split": "iid"}, "training": {"precision": precision}}
     parts = Ingredients(model, images, images, Network.uniform(cells=2, clients=4))
     trainer = choose_trainer(build(checked(Config, tables, "test"), parts, device="cuda").hist.task)
-    assert isinstance(trainer, CapturedTrainer)
-    assert StackedTrainer in map(type, trainer._ways)
+    assert isinstance(trainer, RecordedTrainer)
+    assert StackedSteps in map(type, trainer._steppers)

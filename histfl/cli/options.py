@@ -44,7 +44,12 @@ DataDir = Annotated[
     typer.Option(help="Where data sets lie (default: $HISTFL_DATA, the cache, /usr/share/datasets)."),
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-EngineName = Annotated[str, typer.Option("--engine", help="auto, reference or vectorised.")]
+EngineName = Annotated[
+    str,
+    typer.Option(
+        "--engine", help="auto, reference, vectorised or another of ENGINES; a wrong one lists all."
+    ),
+]
 PrecisionName = Annotated[
     str | None,
     typer.Option("--precision", help="float32, tf32 or bf16 (CUDA); short for training.precision."),

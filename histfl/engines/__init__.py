@@ -1,4 +1,4 @@
-"""How cell jobs are executed; a new engine is a class with `name` and `run`, and a line in `ENGINES`."""
+"""How cell jobs are executed; a new engine is a class with `name`, `run` and `close`, and a line in `ENGINES`."""
 
 from histfl.engines.choose import ENGINES, choose_engine
 from histfl.engines.reference import ReferenceEngine

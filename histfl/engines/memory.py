@@ -1,12 +1,8 @@
-"""Memory: how much the clients in training may take, and freed memory kept for the next step."""
+"""How much memory the clients in training may take."""
 
 from __future__ import annotations
 
-import ctypes
 import numbers
-import os
-import sys
-from functools import cache
 
 import torch
 
@@ -15,12 +11,7 @@ from histfl.errors import UsageError
 from histfl.partition import State
 from histfl.training import Task
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h
-_LARGEST_MMAP_THRESHOLD = 32 * 2**20  # glibc takes no more on 64-bit machines
-_TRIM_ABOVE = 2**31 - 1
-
-
-COPIES = 4  # of a client's model during a step: itself, its gradient, a velocity, what is handed on
+COPIES = 4  # of a client's model during a step: itself, its gradient, a slot, what is handed on
 
 
 MOST_GIGABYTES = 1e9  # far beyond any machine
@@ -39,12 +30,15 @@ def check_budget(gigabytes: object) -> None:
         )
 
 
-def within(gigabytes: float | None, trainer: Trainer, task: Task) -> Trainer:
+def within(gigabytes: float | None, trainer: Trainer, task: Task, cores: int) -> Trainer:
     """`trainer` that keeps to so many gigabytes (10^9 bytes; None: all there is) by training fewer clients at
-    once."""
+    once. On a CPU they are shared by the blocks of all cores in training or waiting to be read: of all cores, since
+    the result must not depend on threads."""
     device = task.data.inputs.device
     if device.type == "cpu":
-        return trainer if gigabytes is None else _FewerClients(gigabytes * 1e9, trainer, task)
+        return (
+            trainer if gigabytes is None else _FewerClients(gigabytes * 1e9 / (2 * cores + 1), trainer, task)
+        )
     # Beyond the fraction torch's allocator reports a full memory, and blocks are halved until they fit.
     total = torch.cuda.get_device_properties(device).total_memory
     fraction = 1.0 if gigabytes is None else min(1.0, gigabytes * 1e9 / total)
@@ -53,12 +47,10 @@ def within(gigabytes: float | None, trainer: Trainer, task: Task) -> Trainer:
 
 
 class _FewerClients:
-    """A trainer whose blocks are small enough for all threads' blocks to fit, or hold one client."""
+    """A trainer whose blocks fit into so many bytes each, or hold one client."""
 
-    def __init__(self, bytes_: float, trainer: Trainer, task: Task) -> None:
-        self.trainer, self.task = trainer, task
-        # Blocks in training and waiting to be read; of all cores, since the result must not depend on threads.
-        self.bytes_per_block = bytes_ / (2 * (os.cpu_count() or 1) + 1)
+    def __init__(self, bytes_per_block: float, trainer: Trainer, task: Task) -> None:
+        self.trainer, self.task, self.bytes_per_block = trainer, task, bytes_per_block
         self.train = trainer.train
 
     def clients_at_once(self, start: State) -> int | None:
@@ -68,19 +60,3 @@ class _FewerClients:
         fitting = max(1, int(self.bytes_per_block / (COPIES * model + batch)))
         most = self.trainer.clients_at_once(start)
         return fitting if most is None else min(most, fitting)
-
-
-@cache
-def keep_freed_memory() -> bool:
-    """Let this process keep what it frees, for good; whether that is possible here (glibc alone).
-
-    A training step allocates and frees the same few megabytes again and again. By default glibc hands
-    them back to the system each time, and the system clears each page anew: a fifth of a LeNet-5 step.
-    """
-    if sys.platform != "linux":
-        return False
-    try:
-        mallopt = ctypes.CDLL("libc.so.6").mallopt
-    except (OSError, AttributeError):
-        return False
-    return bool(mallopt(_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD) and mallopt(_TRIM_THRESHOLD, _TRIM_ABOVE))

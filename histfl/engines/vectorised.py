@@ -15,11 +15,20 @@ from itertools import groupby
 import torch
 
 from histfl.devices import one_torch_thread
-from histfl.engines.blocks import FEWEST, Block, Part, Trainer, cut_into_blocks, halves, num_clients
-from histfl.engines.cpu.crew import Crew
-from histfl.engines.memory import keep_freed_memory, within
+from histfl.engines.blocks import (
+    Block,
+    Part,
+    Trainer,
+    clients_per_block,
+    cut_into_blocks,
+    halves,
+    num_clients,
+)
+from histfl.engines.kernels.process_memory import keep_freed_memory
+from histfl.engines.memory import within
 from histfl.engines.reference import ReferenceEngine
-from histfl.engines.ways import choose_trainer
+from histfl.engines.steps.choose import choose_trainer
+from histfl.engines.threads import ThreadPool
 from histfl.errors import UsageError
 from histfl.partition import State
 from histfl.training import CellJob, CellResult, Task
@@ -27,7 +36,7 @@ from histfl.training.precision import products
 
 
 @dataclass(frozen=True)
-class _Piece:
+class _Trained:
     """What a block says of one of its parts: final models [client, ...] and losses [client]."""
 
     place: int
@@ -45,7 +54,7 @@ class _End:
     errors: list[torch.Tensor]
 
 
-_Mapper = Callable[[Iterable[Block]], Iterator[_Piece]]  # trains blocks, pieces in their order
+_Mapper = Callable[[Iterable[Block]], Iterator[_Trained]]  # trains blocks, and gives their parts in order
 
 
 class VectorisedEngine:
@@ -53,21 +62,24 @@ class VectorisedEngine:
 
     name = "vectorised"
 
-    def __init__(self, memory_gb: float | None = None) -> None:
-        self.memory_gb = memory_gb
+    def __init__(self, memory_gb: float | None = None, *, cores: int | None = None) -> None:
+        """On a CPU, blocks are sized for so many cores (None: the machine's), whatever the number of threads."""
+        self.memory_gb, self.cores = memory_gb, cores or os.cpu_count() or 1
         self._known: tuple[Task, Trainer | None] | None = None
 
     def supports(self, task: Task) -> bool:
-        """Whether a fast way fits the task."""
+        """Whether a fast trainer fits the task."""
         return self._trainer(task) is not None
 
-    def run(self, jobs: Sequence[CellJob]) -> Sequence[CellResult]:
+    def run(self, jobs: Sequence[CellJob], *, most: int | None = None) -> Sequence[CellResult]:
+        """`most` is the number of clients in a block on a CPU, for whoever shares a round's jobs out to several
+        engines (None: `clients_per_block` of these jobs)."""
         trainer = self._trainer(jobs[0].task) if jobs else None
         if trainer is None:
             return ReferenceEngine().run(jobs)
         run = _run_in_turn
         if jobs[0].task.data.inputs.device.type == "cpu":
-            run, trainer = _run_threads, _BlocksForAllCores(trainer, jobs)
+            run, trainer = _run_threads, _AtMost(most or clients_per_block(jobs, self.cores), trainer)
         bundles = _bundles(jobs, trainer)
         with products(jobs[0].task.local.precision):
             found = run([[jobs[place] for place in places] for places in bundles], trainer)
@@ -78,27 +90,25 @@ class VectorisedEngine:
         }
         return _results([ends[place] for place in range(len(jobs))], jobs[0].task.local.local_steps)
 
+    def close(self) -> None:
+        """Drop what was made for the last task: recordings hold a GPU's memory."""
+        self._known = None
+
     def _trainer(self, task: Task) -> Trainer | None:
         if self._known is None or self._known[0] is not task:
             trainer = choose_trainer(task)
-            self._known = task, trainer and within(self.memory_gb, trainer, task)
+            self._known = task, trainer and within(self.memory_gb, trainer, task, self.cores)
         return self._known[1]
 
 
-class _BlocksForAllCores:
-    """A trainer whose blocks are small enough for two a core.
+class _AtMost:
+    """A trainer whose blocks hold at most so many clients."""
 
-    It asks for the machine's cores, not for the threads, since sums in blocks of other sizes differ by
-    rounding: a run gives the same result on any number of threads.
-    """
-
-    def __init__(self, trainer: Trainer, jobs: Sequence[CellJob]) -> None:
-        clients = sum(max(map(len, job.schedule.arrived), default=0) for job in jobs)
-        self.share = max(-(-clients // (2 * (os.cpu_count() or 1))), FEWEST)
-        self.trainer, self.train = trainer, trainer.train
+    def __init__(self, most: int, trainer: Trainer) -> None:
+        self.most, self.trainer, self.train = most, trainer, trainer.train
 
     def clients_at_once(self, start: State) -> int | None:
-        return min(self.trainer.clients_at_once(start) or self.share, self.share)
+        return min(self.trainer.clients_at_once(start) or self.most, self.most)
 
 
 def _run_threads(bundles: Sequence[Sequence[CellJob]], trainer: Trainer) -> list[list[_End]]:
@@ -107,20 +117,20 @@ def _run_threads(bundles: Sequence[Sequence[CellJob]], trainer: Trainer) -> list
     with one_torch_thread() as threads:
         if threads == 1:
             return _run_in_turn(bundles, trainer)
-        crew = Crew(threads)
+        pool = ThreadPool(threads)
 
-        def mapper(blocks: Iterable[Block]) -> Iterator[_Piece]:
-            for pieces in crew.parts(lambda block: list(_train(trainer, block)), blocks):
-                yield from pieces
+        def mapper(blocks: Iterable[Block]) -> Iterator[_Trained]:
+            for trained in pool.parts(lambda block: list(_train(trainer, block)), blocks):
+                yield from trained
 
-        return crew.jobs(lambda jobs: _run_cells(jobs, trainer, mapper), bundles)
+        return pool.jobs(lambda jobs: _run_cells(jobs, trainer, mapper), bundles)
 
 
 def _run_in_turn(bundles: Sequence[Sequence[CellJob]], trainer: Trainer) -> list[list[_End]]:
     """One bundle after another, in this thread."""
     return [
         _run_cells(
-            jobs, trainer, lambda blocks: (piece for block in blocks for piece in _train(trainer, block))
+            jobs, trainer, lambda blocks: (part for block in blocks for part in _train(trainer, block))
         )
         for jobs in bundles
     ]
@@ -135,14 +145,14 @@ def _bundles(jobs: Sequence[CellJob], trainer: Trainer) -> list[list[int]]:
     bundles: list[list[int]] = []
     for places in groups.values():
         most = trainer.clients_at_once(jobs[places[0]].start)
-        room = 0
+        left = 0
         for place in places:
             clients = max(map(len, jobs[place].schedule.arrived), default=0)
-            if place == places[0] or (most is not None and clients > room):
+            if place == places[0] or (most is not None and clients > left):
                 bundles.append([])
-                room = most or 0
+                left = most or 0
             bundles[-1].append(place)
-            room -= clients
+            left -= clients
     return bundles
 
 
@@ -164,9 +174,9 @@ def _run_cells(jobs: Sequence[CellJob], trainer: Trainer, mapper: _Mapper) -> li
             for place, job in enumerate(jobs)
             if len(job.schedule.arrived[edge_round])
         ]
-        pieces = mapper(cut_into_blocks(parts, most))
-        # Pieces come in the order of their parts, so an uplink reads its cell's without waiting for all.
-        for place, own in groupby(pieces, key=lambda piece: piece.place):
+        trained = mapper(cut_into_blocks(parts, most))
+        # They come in the order of the parts, so an uplink reads its cell's without waiting for all.
+        for place, own in groupby(trained, key=lambda part: part.place):
             job, finals = jobs[place], _finals(own, losses[place])
             states[place], error = job.task.uplink.aggregate(
                 states[place], finals, job.link, edge_round, job.task.local.learning_rate
@@ -175,10 +185,10 @@ def _run_cells(jobs: Sequence[CellJob], trainer: Trainer, mapper: _Mapper) -> li
     return [_End(*end) for end in zip(states, losses, errors, strict=True)]
 
 
-def _finals(pieces: Iterable[_Piece], losses: list[torch.Tensor]) -> Iterator[State]:
-    for piece in pieces:
-        losses.append(piece.losses)
-        yield piece.final
+def _finals(trained: Iterable[_Trained], losses: list[torch.Tensor]) -> Iterator[State]:
+    for part in trained:
+        losses.append(part.losses)
+        yield part.final
 
 
 def _results(ends: Sequence[_End], local_steps: int) -> list[CellResult]:
@@ -196,7 +206,7 @@ def _results(ends: Sequence[_End], local_steps: int) -> list[CellResult]:
     return results
 
 
-def _train(trainer: Trainer, block: Block) -> Iterator[_Piece]:
+def _train(trainer: Trainer, block: Block) -> Iterator[_Trained]:
     """One block; where a GPU's memory is too small for it, its halves, one after the other is read."""
     try:
         final, losses = trainer.train(block)
@@ -210,7 +220,7 @@ def _train(trainer: Trainer, block: Block) -> Iterator[_Piece]:
         sizes = [len(part.clients) for part in block]
         finals = {name: tensor.split(sizes) for name, tensor in final.items()}
         for index, (part, own) in enumerate(zip(block, losses.split(sizes), strict=True)):
-            yield _Piece(part.place, {name: rows[index] for name, rows in finals.items()}, own)
+            yield _Trained(part.place, {name: rows[index] for name, rows in finals.items()}, own)
         return
     for half in halves(block):
         yield from _train(trainer, half)

@@ -36,6 +36,7 @@ from histfl.training.cloud import CLOUD_STEPS, CloudStep
 from histfl.training.dropout import key_dropout
 from histfl.training.methods import METHODS
 from histfl.training.objective import Loss, Objective
+from histfl.training.optimisers import Optimiser, make_optimiser
 from histfl.wireless.channels import build_channel
 from histfl.wireless.clock import Clock, Radio
 from histfl.wireless.uplinks import UPLINKS
@@ -86,6 +87,7 @@ class Ingredients:
     test: TensorData
     network: Network
     holdings: Sequence[npt.ArrayLike] | None = None  # the samples of every client, where they are given
+    optimiser: Optimiser | None = None  # of the clients, where it is given
 
 
 def prepare(
@@ -114,6 +116,7 @@ def check(config: Config) -> Network:
     check_shares(config.method, network.num_cells)
     build_cloud(config)
     config.objective.made()
+    build_optimiser(config)
     return network
 
 
@@ -287,7 +290,8 @@ def build(
     uplink = build_uplink(config, bits)
     clock = Clock(build_computing(config, cut.num_parameters, step), uplink)
     split = build_split(config, train, network, ingredients.holdings)
-    task = _task(config, copy, train, split, uplink, objective)
+    optimiser = ingredients.optimiser or build_optimiser(config)
+    task = _task(config, copy, train, split, uplink, objective, optimiser)
     participation = build_participation(config)
     participation.check(network)
     dealer, num_active = dealer_of(config.method), participation.num_cells(network)
@@ -316,7 +320,13 @@ def build(
 
 
 def _task(
-    config: Config, model: nn.Module, train: TensorData, split: Split, uplink: Uplink, objective: Objective
+    config: Config,
+    model: nn.Module,
+    train: TensorData,
+    split: Split,
+    uplink: Uplink,
+    objective: Objective,
+    optimiser: Optimiser,
 ) -> Task:
     """What the clients do, with a `model` that takes compact tensors."""
     settings = config.training
@@ -327,9 +337,7 @@ def _task(
         local=LocalTraining(
             local_steps=settings.local_steps,
             batch_size=settings.batch_size,
-            learning_rate=settings.learning_rate,
-            momentum=settings.momentum,
-            weight_decay=settings.weight_decay,
+            optimiser=optimiser,
             clip_norm=settings.clip_norm,
             precision=settings.precision,
         ),
@@ -343,6 +351,11 @@ def _task(
 def build_cloud(config: Config) -> CloudStep:
     """What the cloud makes of a merged model."""
     return made("cloud", CLOUD_STEPS, config.cloud.name, config.cloud.options)
+
+
+def build_optimiser(config: Config) -> Optimiser:
+    """The clients' optimiser by its name."""
+    return make_optimiser(config.training.optimiser, config.optimiser.options, config.training.model_dump())
 
 
 def build_participation(config: Config) -> Participation:

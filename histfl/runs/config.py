@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal, Self
 
 import tomli_w
-from pydantic import Field, PrivateAttr, field_validator, model_validator
+from pydantic import ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
 from histfl.choices import OneOf, check_choice, made
 from histfl.data import GIVEN, SPLITS
@@ -35,6 +35,8 @@ from histfl.sizing.problem import DEFAULT_CAP_RATIO
 from histfl.training.cloud import CLOUD_STEPS
 from histfl.training.methods import DEFAULT_METHOD, METHODS
 from histfl.training.objective import METRICS, OBJECTIVES, Objective
+from histfl.training.optimisers import GIVEN as OWN_OPTIMISER
+from histfl.training.optimisers import OPTIMISERS
 from histfl.training.precision import Precision
 from histfl.wireless.clock import CYCLES_PER_STEP, OPERATIONS_PER_CYCLE, SWITCHED_CAPACITANCE
 
@@ -173,11 +175,15 @@ class TrainingSettings(Settings):
     batch_size: Annotated[int, Field(strict=True, ge=1, le=10**6)] = Field(
         default=50, description="samples of a local step"
     )
-    learning_rate: Positive = Field(default=0.01, description="of the clients' SGD")
-    momentum: Annotated[float, Field(strict=True, ge=0, lt=1)] = Field(
-        default=0.0, description="of the clients' SGD, from zero in every edge round"
+    optimiser: str = Field(
+        default="sgd",
+        description="of the clients: one of the optimisers below, or `given` in Python",
     )
-    weight_decay: NonNegative = Field(default=0.0, description="of the clients' SGD")
+    learning_rate: Positive = Field(default=0.01, description="of the clients' optimiser")
+    momentum: Annotated[float, Field(strict=True, ge=0, lt=1)] = Field(
+        default=0.0, description="of the clients' optimiser, from zero in every edge round"
+    )
+    weight_decay: NonNegative = Field(default=0.0, description="of the clients' optimiser")
     clip_norm: Positive | None = Field(
         default=None,
         description="longest gradient of a local step; longer ones are scaled down (unset: none are)",
@@ -193,6 +199,23 @@ class TrainingSettings(Settings):
     stop_at_targets: Switch = Field(
         default=False, description="end after the round in which the last target is reached"
     )
+
+    @field_validator("optimiser")
+    @classmethod
+    def _known_optimiser(cls, name: str) -> str:
+        if name != OWN_OPTIMISER:
+            check_choice("optimiser", OPTIMISERS, name)
+        return name
+
+
+class OptimiserSettings(Settings):
+    """The options of `training.optimiser`, but for those that have a key in `[training]`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
 
 
 class MethodSettings(Settings):
@@ -275,6 +298,7 @@ class Config(Settings):
     data: DataSettings = DataSettings()
     network: NetworkSettings = NetworkSettings()
     training: TrainingSettings = TrainingSettings()
+    optimiser: OptimiserSettings = OptimiserSettings()
     method: MethodSettings = MethodSettings()
     uplink: UplinkSettings = UplinkSettings()
     cloud: CloudSettings = CloudSettings()
@@ -306,10 +330,10 @@ class Config(Settings):
     @model_validator(mode="after")
     def _targets_are_of_the_goal(self) -> Config:
         objective = self.objective.made()
-        for target in self.training.targets:
+        for number, target in enumerate(self.training.targets):
             if objective.aim.is_share and not 0 <= target <= 1:
                 raise ValueError(
-                    f"training.targets has {target:g}: {article(objective.aim.title)} is a share, from 0 to 1"
+                    f"training.targets.{number} = {target!r}: {article(objective.aim.title)} lies from 0 to 1"
                 )
         return self
 

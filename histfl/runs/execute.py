@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from copy import deepcopy
 
 import numpy as np
@@ -44,10 +45,11 @@ def execute(
     """Run all rounds that are not done yet; with a folder, every round is on the disk before the next. `on_start` is
     called once nothing is left that could refuse the run."""
     with products("float32"):  # the engine alone follows training.precision
-        if folder is None:
-            return _execute(experiment, None, on_start, on_round)
-        with folder.claimed(experiment.config, resume=resume):
-            return _execute(experiment, folder, on_start, on_round)
+        try:
+            with folder.claimed(experiment.config, resume=resume) if folder else nullcontext():
+                return _execute(experiment, folder, on_start, on_round)
+        finally:
+            experiment.engine.close()
 
 
 def _execute(

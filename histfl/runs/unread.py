@@ -11,6 +11,8 @@ from histfl.runs.config import Config
 from histfl.runs.uplink import UplinkSettings
 from histfl.sizing import POLICIES, UNIFORM
 from histfl.training.methods import METHODS
+from histfl.training.optimisers import GIVEN as OWN_OPTIMISER
+from histfl.training.optimisers import OPTIMISERS, SHARED
 from histfl.wireless.channels import CHANNELS
 from histfl.wireless.uplinks import UPLINKS
 
@@ -31,6 +33,7 @@ def read_with() -> list[Reading]:
         ("network.cycles_per_step", ("auto",), ("network.operations_per_cycle",)),
         *_read_by_uplinks(),
         ("uplink.channel", rician, ("uplink.k_factor_db",)),
+        *_read_by_optimisers(),
     ]
 
 
@@ -48,6 +51,13 @@ def _read_by_uplinks() -> Iterator[Reading]:
             [name for name, kind in UPLINKS.items() if key in kind.network],
             (f"network.{key}",),
         )
+
+
+def _read_by_optimisers() -> Iterator[Reading]:
+    """Of the settings that optimisers share; an optimiser of the user's own may read any."""
+    for key in SHARED:
+        takers = [name for name, make in OPTIMISERS.items() if key in signature(make).parameters]
+        yield "training.optimiser", [*takers, OWN_OPTIMISER], (f"training.{key}",)
 
 
 def unread(configs: Sequence[Config]) -> list[str]:

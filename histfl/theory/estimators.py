@@ -31,7 +31,8 @@ from histfl.network import Network
 from histfl.partition import State
 from histfl.theory.estimators_curvature import largest_curvature
 from histfl.theory.estimators_gradients import Batch, Objective
-from histfl.training import Task, client_batches
+from histfl.training import Task
+from histfl.training.batches import BatchKeys, batch_numbers, variants_of_clients
 
 
 @dataclass(frozen=True)
@@ -159,31 +160,37 @@ def _split(size: int, mean_square: float, pair_product: float) -> tuple[float, f
 
 def _cell_sums(objective: Objective, clients: Ints, round: int) -> _Sums:
     """Two independent batches a client, one client after another."""
-    task, sums = objective.task, _Sums()
+    task, seeds, sums = objective.task, objective.task.seeds, _Sums()
+    # Two streams and not two steps of one: batches of one epoch exclude each other.
+    streams = [
+        BatchKeys(seeds.key("theory-batches", round, which), seeds.key("theory-variants", round, which))
+        for which in range(2)
+    ]
     for client in clients.tolist():
-        samples = torch.from_numpy(task.split.client(client))
         pair = []
-        for which in range(2):
-            # Two streams and not two steps of one: batches of one epoch exclude each other.
-            key = task.seeds.key("theory-batches", round, which)
-            size = task.local.batch_size
-            positions = client_batches(key, client, len(samples), first_step=0, steps=1, batch_size=size)
-            batch = Batch(samples[positions[0]], task.seeds.key("theory-layers", round, client, which))
-            pair.append(objective.gradient(batch))
+        for which, keys in enumerate(streams):
+            numbers = batch_numbers(task, np.array([client]), keys, first_step=0, steps=1)
+            layers = seeds.key("theory-layers", round, client, which)
+            pair.append(objective.gradient(Batch(numbers[0, 0], layers)))
         (left_loss, left), (right_loss, right) = pair
         sums.add(left, right, (left_loss + right_loss) / 2)
     return sums
 
 
 def _whole(task: Task, round: int, sampling: Sampling) -> Iterator[Batch]:
-    """All samples of some clients, or a bounded number of them."""
+    """All samples of some clients, or a bounded number of them; of each, a variant that its client may train on."""
     generator = task.seeds.numpy("theory-curvature", round)
     for client in _choose(generator, task.split.num_clients, sampling.curvature_clients).tolist():
         samples = task.split.client(client)
         positions = _choose(generator, len(samples), sampling.curvature_samples)
-        yield Batch(
-            torch.from_numpy(samples[positions]), task.seeds.key("theory-curvature-layers", round, client)
-        )
+        numbers = torch.from_numpy(samples[positions])
+        if task.augment is not None:
+            key, who = task.seeds.key("theory-curvature-variants", round), torch.tensor([client])
+            (variants,) = variants_of_clients(
+                key, who, task.augment.num_variants, first_step=0, steps=1, batch_size=len(numbers)
+            )
+            numbers = numbers + len(task.data) * variants[0]
+        yield Batch(numbers, task.seeds.key("theory-curvature-layers", round, client))
 
 
 def _choose(generator: np.random.Generator, total: int, most: int) -> Ints:

@@ -21,8 +21,8 @@ def largest_curvature(objective: Objective, batch: Batch) -> float:
     goes through the model in parts as large as a training batch, so that memory is bounded alike.
     """
     parts = [
-        Batch(samples, batch.layers_seed + number)
-        for number, samples in enumerate(batch.samples.split(objective.task.local.batch_size))
+        Batch(numbers, batch.layers_seed + place)
+        for place, numbers in enumerate(batch.numbers.split(objective.task.local.batch_size))
     ]
     size = sum(x.numel() for x in objective.trained.values())
     generator = torch.Generator(device="cpu").manual_seed(batch.layers_seed)
@@ -44,8 +44,8 @@ def _mean_product(objective: Objective, parts: list[Batch], vector: torch.Tensor
     """H v, float64 [parameter], H the mean over all samples of the parts' Hessians."""
     total = torch.zeros_like(vector)
     for part in parts:
-        total += _product(objective, part, vector) * len(part.samples)
-    return total / sum(len(part.samples) for part in parts)
+        total += _product(objective, part, vector) * len(part.numbers)
+    return total / sum(len(part.numbers) for part in parts)
 
 
 def _product(objective: Objective, batch: Batch, vector: torch.Tensor) -> torch.Tensor:

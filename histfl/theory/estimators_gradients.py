@@ -12,6 +12,7 @@ from torch import nn
 from histfl.partition import State, with_tensors
 from histfl.seeds import lent_to_layers
 from histfl.training import Task
+from histfl.training.batches import load_batch
 from histfl.training.dropout import key_names
 
 T = TypeVar("T")
@@ -19,9 +20,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Batch:
-    """Samples by their numbers [sample] in the training set, and the seed of random layers such as dropout."""
+    """Samples, or variants of them, by their `batch_numbers` [sample], and the seed of random layers such as dropout."""
 
-    samples: torch.Tensor
+    numbers: torch.Tensor
     layers_seed: int
 
 
@@ -47,13 +48,13 @@ class Objective:
         """What `compute` makes of the mean loss on the batch, []; backward passes belong in it."""
         task = self.task
         device = task.data.inputs.device
-        samples = batch.samples.to(device)
+        inputs, targets = load_batch(task, batch.numbers.to(device))
         keys = dict.fromkeys(key_names(task.model), torch.tensor(batch.layers_seed, device=device))
 
         def computed(model: nn.Module) -> T:
             with lent_to_layers(batch.layers_seed, device):
-                outputs = model(task.data.inputs[samples])
-            return compute(task.loss(outputs, task.data.targets[samples]))
+                outputs = model(inputs)
+            return compute(task.loss(outputs, targets))
 
         return with_tensors(task.model, {**self.trained, **self.constants, **keys}, computed)
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import numpy as np
 import torch
 
+from histfl.arrays import Ints
+from histfl.devices import moved
 from histfl.seeds import random_bits
+from histfl.training.jobs import Task
 
 
 def client_batches(
@@ -52,3 +58,65 @@ def variants_of_clients(
     step = torch.arange(first_step, first_step + steps, device=clients.device)
     place = torch.arange(batch_size, device=clients.device)
     return random_bits(key, clients[:, None, None], step[:, None], place) % num_variants
+
+
+@dataclass(frozen=True)
+class BatchKeys:
+    """Of the random streams that say which samples stand in a batch, and which variants of them."""
+
+    samples: int
+    variants: int
+
+    @classmethod
+    def of_round(cls, task: Task, round: int) -> BatchKeys:
+        """Those of training in a global round."""
+        return cls(task.seeds.key("batches", round), task.seeds.key("augment", round))
+
+
+def batch_numbers(
+    task: Task,
+    clients: Ints,
+    keys: BatchKeys,
+    *,
+    first_step: int,
+    steps: int,
+    order: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """What each of `clients` [client] sees at some of its steps: numbers [client, step, batch], for `load_batch`.
+
+    Variant v of sample i is number v * len(data) + i. `order` is the split's, where it lies on a device already; the
+    numbers are found there.
+    """
+    first = task.split.offsets[clients]
+    held = task.split.offsets[clients + 1] - first
+    if order is None:  # of these clients alone, since there may be millions
+        order = torch.from_numpy(np.concatenate([task.split.client(client) for client in clients]))
+        first = held.cumsum() - held
+    device, size = order.device, task.local.batch_size
+    positions = torch.empty(len(clients), steps, size, dtype=torch.int64, device=device)
+    for count in np.unique(held):
+        equal = np.flatnonzero(held == count)
+        positions[moved(torch.from_numpy(equal), device)] = batches_of_clients(
+            keys.samples,
+            moved(torch.from_numpy(clients[equal]), device),
+            int(count),
+            first_step=first_step,
+            steps=steps,
+            batch_size=size,
+        )
+    numbers = order[moved(torch.from_numpy(first), device)[:, None, None] + positions]
+    if task.augment is None:
+        return numbers
+    who, variants = moved(torch.from_numpy(clients), device), task.augment.num_variants
+    return numbers + len(task.data) * variants_of_clients(
+        keys.variants, who, variants, first_step=first_step, steps=steps, batch_size=size
+    )
+
+
+def load_batch(task: Task, numbers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs [sample, ...] and targets [sample] of the samples, or variants of them, with those numbers [sample]."""
+    data = task.data
+    if task.augment is None:
+        return data.inputs[numbers], data.targets[numbers]
+    samples = numbers % len(data)
+    return task.augment.apply(data.inputs[samples], numbers // len(data)), data.targets[samples]

@@ -137,3 +137,7 @@ class Engine(Protocol):
     name: str
 
     def run(self, jobs: Sequence[CellJob]) -> Sequence[CellResult]: ...
+
+    def close(self) -> None:
+        """Give back at a run's end what it holds; a later run may make it again."""
+        ...

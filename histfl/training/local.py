@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -11,19 +11,18 @@ from torch import nn
 
 from histfl.errors import UsageError
 from histfl.partition import with_tensors
+from histfl.training.optimisers import SGD, InPlaceSGD, Optimiser, Slots, Tensors, clipped
 from histfl.training.precision import Precision, layers
 
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """SGD at the clients, as torch.optim.SGD computes it; momentum starts from zero at every edge round,
-    since a client keeps nothing between rounds. `clip_norm` bounds the gradient's norm (None: no bound)."""
+    """How clients train. `clip_norm` bounds the norm of a client's gradient (None: no bound) before the optimiser
+    sees it."""
 
     local_steps: int = 20
     batch_size: int = 50
-    learning_rate: float = 0.01
-    momentum: float = 0.0
-    weight_decay: float = 0.0
+    optimiser: Optimiser = field(default_factory=SGD)
     clip_norm: float | None = None
     precision: Precision = "float32"
 
@@ -31,8 +30,23 @@ class LocalTraining:
         for name in ("local_steps", "batch_size"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} = {getattr(self, name)}; it must be at least 1")
-        if not 0 < self.learning_rate < float("inf"):
-            raise UsageError(f"learning_rate = {self.learning_rate}; it must be positive and finite")
+
+    @property
+    def learning_rate(self) -> float:
+        """What an update is a multiple of; 1 where the optimiser has no such rate."""
+        return float(getattr(self.optimiser, "learning_rate", 1.0))
+
+    @torch.no_grad()
+    def step(self, tensors: Tensors, gradients: Tensors, slots: Slots, *, stacked: bool = False) -> None:
+        """One step of one client's tensors or, `stacked`, of those [client, ...] of many; it changes tensors and
+        slots."""
+        if self.clip_norm is not None:
+            gradients = clipped(gradients, self.clip_norm, stacked=stacked)
+        self.optimiser.step(tensors, gradients, slots)
+
+    def fused(self) -> InPlaceSGD | None:
+        """The step as one that needs the gradient of a single tensor at a time, where it is one."""
+        return None if self.clip_norm is not None else self.optimiser.fused()
 
 
 def client_steps(
@@ -50,16 +64,14 @@ def client_steps(
     anew at every batch: the keys of random layers change.
     """
     state = {name: tensor.detach().clone().requires_grad_() for name, tensor in start.items()}
-    velocity: list[torch.Tensor] = []
+    tensors = tuple(state.values())
+    slots = training.optimiser.slots([tensor.detach() for tensor in tensors])
     total = torch.zeros((), device=next(iter(start.values())).device)
     for inputs, targets in batches:
-        backward = partial(_loss_and_gradients, tuple(state.values()), inputs, targets, loss, training)
+        backward = partial(_loss_and_gradients, tensors, inputs, targets, loss, training)
         value, gradients = with_tensors(model, {**state, **constants}, backward)
-        with torch.no_grad():
-            step = _step(tuple(state.values()), gradients, velocity, training)
-            for tensor, change in zip(state.values(), step, strict=True):
-                tensor.sub_(change, alpha=training.learning_rate)
-            total = total + value.detach()
+        training.step(tensors, gradients, slots)
+        total = total + value.detach()
     return {name: tensor.detach() for name, tensor in state.items()}, total
 
 
@@ -74,23 +86,3 @@ def _loss_and_gradients(
     with layers(training.precision, inputs.device):
         value = loss(model(inputs), targets)
     return value, torch.autograd.grad(value, trained, materialize_grads=True)
-
-
-def _step(
-    tensors: tuple[torch.Tensor, ...],
-    gradients: tuple[torch.Tensor, ...],
-    velocity: list[torch.Tensor],
-    training: LocalTraining,
-) -> list[torch.Tensor]:
-    """The direction of one SGD step; `velocity` is carried from step to step."""
-    step = list(gradients)
-    if training.clip_norm is not None:
-        norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in step]))
-        scale = (training.clip_norm / (norm + 1e-6)).clamp(max=1.0)
-        step = [gradient * scale for gradient in step]
-    if training.weight_decay:
-        step = [g + training.weight_decay * x for g, x in zip(step, tensors, strict=True)]
-    if training.momentum:
-        step = [training.momentum * v + g for v, g in zip(velocity, step, strict=True)] if velocity else step
-        velocity[:] = step
-    return step

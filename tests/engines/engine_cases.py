@@ -3,15 +3,21 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from histfl.data import TensorData
+from histfl.engines.blocks import Stepper, Trainer
+from histfl.engines.steps.direct import DirectTrainer
+from histfl.engines.steps.recorded import RecordedTrainer
 from histfl.models import build_model
 from histfl.network import Network
+from histfl.partition import draw, even_counts, extract
 from histfl.runs.build import Experiment, Ingredients, build
 from histfl.runs.config import Config
 from histfl.settings import checked
+from histfl.training import CellJob, Task
 
 
 class DenseResidual(nn.Module):
@@ -205,3 +211,31 @@ def make_experiment(
         people or Network.uniform(cells=3, clients=7),
     )
     return build(checked(Config, tables, "test"), ingredients, device=device, engine=engine, loss=loss)
+
+
+def jobs_of(experiment: Experiment, edge_rounds: int = 2) -> list[CellJob]:
+    run, network = experiment.hist, experiment.hist.network
+    state = {name: value.detach() for name, value in experiment.model.named_parameters()}
+    submodels = draw(run.plan, even_counts(run.plan, network.num_cells), np.random.default_rng(1))
+    cells = [network.cell(index) for index in range(network.num_cells)]
+    return [
+        CellJob(
+            run.task,
+            cell,
+            0,
+            extract(state, submodel),
+            {},
+            run.participation.schedule(cell, edge_rounds, 0, run.task.seeds),
+            None,
+        )
+        for cell, submodel in zip(cells, submodels, strict=True)
+    ]
+
+
+def recorded(make: Callable[[Task], Stepper]) -> Callable[[Task], Trainer]:
+    """All clients of a block, as on a GPU; on a CPU a recording is the steps themselves."""
+    return lambda task: RecordedTrainer(task, [make(task)])
+
+
+def direct(make: Callable[[Task], Stepper]) -> Callable[[Task], Trainer]:
+    return lambda task: DirectTrainer(task, make(task))

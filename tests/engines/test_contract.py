@@ -29,7 +29,7 @@ def _three_threads() -> Iterator[None]:
 
 @pytest.fixture(params=[name for name in ENGINES if name != "reference"])
 def engine(request: pytest.FixtureRequest) -> Engine:
-    return ENGINES[request.param]()
+    return ENGINES[request.param](None)
 
 
 def outcomes(experiment: Experiment, engine: Engine) -> list[RoundOutcome]:

@@ -11,16 +11,18 @@ from hypothesis import strategies as st
 from torch import nn
 
 from histfl.engines import VectorisedEngine
-from histfl.engines.cpu.one_by_one import OneByOneTrainer
-from histfl.engines.cpu.pooling import StackedMaxPool2d, pool_of, stacked_max_pool2d
-from histfl.engines.cpu.stacked_conv import FEW_CHANNELS, StackedConv2d, geometry_of, stacked_conv2d
-from histfl.engines.losses import stacked_loss
-from histfl.engines.stacked import StackedTrainer
-from histfl.engines.stacked_chain import ChainSteps, chain_of
-from histfl.engines.stacked_graph import CpuImages, StackedGraph, Unstackable
-from histfl.engines.stacked_linear import InPlaceSGD
-from histfl.engines.ways import choose_trainer
-from histfl.training import hist
+from histfl.engines.blocks import Stepper
+from histfl.engines.kernels.cpu_convolution import FEW_CHANNELS, StackedConv2d, geometry_of, stacked_conv2d
+from histfl.engines.kernels.cpu_pooling import StackedMaxPool2d, pool_of, stacked_max_pool2d
+from histfl.engines.kernels.losses import stacked_loss
+from histfl.engines.steps.chain import ChainSteps, chain_of
+from histfl.engines.steps.choose import choose_trainer
+from histfl.engines.steps.direct import DirectTrainer
+from histfl.engines.steps.graph import CpuImages, StackedGraph, Unstackable
+from histfl.engines.steps.one_by_one import OneByOneSteps
+from histfl.engines.steps.stacked import StackedSteps
+from histfl.training import Task, hist
+from histfl.training.optimisers import InPlaceSGD
 
 pytest.importorskip("numba", reason="the extra fast is not installed")
 
@@ -78,9 +80,9 @@ def test_convolutions_and_their_gradients_are_each_clients(
     assert geometry is not None
     found = stacked_conv2d(tensors[0], tensors[1], tensors[2] if bias else None, *geometry)
     torch.testing.assert_close(found, right)
-    pull = normal(*right.shape)
+    grad = normal(*right.shape)
     for one, other in zip(
-        torch.autograd.grad(found, tensors, pull), torch.autograd.grad(right, tensors, pull), strict=True
+        torch.autograd.grad(found, tensors, grad), torch.autograd.grad(right, tensors, grad), strict=True
     ):
         torch.testing.assert_close(one, other)
 
@@ -117,14 +119,14 @@ def test_pooling_and_its_gradient_are_each_clients(
     pool = pool_of(layer)
     assert pool is not None
     right = torch.stack([layer(own) for own in images])
-    pull = normal(*right.shape)
-    (gradient,) = torch.autograd.grad(right, images, pull)
+    grad = normal(*right.shape)
+    (gradient,) = torch.autograd.grad(right, images, grad)
     found = stacked_max_pool2d(images, *pool)
     torch.testing.assert_close(found, right)
-    torch.testing.assert_close(torch.autograd.grad(found, images, pull)[0], gradient)
+    torch.testing.assert_close(torch.autograd.grad(found, images, grad)[0], gradient)
     link = StackedMaxPool2d(pool)
     torch.testing.assert_close(link(images.detach()), right.detach())
-    torch.testing.assert_close(link.for_inputs(pull), gradient)
+    torch.testing.assert_close(link.for_inputs(grad), gradient)
 
 
 @pytest.mark.parametrize("frozen", ["", "0.weight", "0.bias", "0", "3"])
@@ -171,19 +173,25 @@ def test_many_channels_are_left_to_torch() -> None:
         )
 
 
+def stepper_of(task: Task) -> Stepper:
+    trainer = choose_trainer(task)
+    assert isinstance(trainer, DirectTrainer)
+    return trainer.stepper
+
+
 def test_without_compiled_kernels_clients_train_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     task = make_experiment("lenet5").hist.task
-    trainer = choose_trainer(task)
-    assert isinstance(trainer, StackedTrainer)
-    assert trainer.chain is not None
-    monkeypatch.setattr("histfl.engines.stacked.numba_installed", lambda: False)
-    assert type(choose_trainer(task)) is OneByOneTrainer
+    stepper = stepper_of(task)
+    assert isinstance(stepper, StackedSteps)
+    assert stepper.chain is not None
+    monkeypatch.setattr("histfl.engines.steps.stacked.numba_installed", lambda: False)
+    assert type(stepper_of(task)) is OneByOneSteps
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_half_precision_is_left_to_torch(dtype: torch.dtype) -> None:
     experiment = make_experiment("lenet5", dtype=dtype)
-    assert type(choose_trainer(experiment.hist.task)) is OneByOneTrainer
+    assert type(stepper_of(experiment.hist.task)) is OneByOneSteps
     state = {name: value.detach().clone() for name, value in experiment.model.named_parameters()}
     (outcome,) = hist(experiment.hist, state, VectorisedEngine(), first_round=0, rounds=1)
     assert all(value.dtype == dtype for value in outcome.state.values())

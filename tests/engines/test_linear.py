@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from histfl.engines import VectorisedEngine
-from histfl.engines.linear_products import (
+from histfl.engines.kernels.linear import (
     FEW_INPUTS,
     LARGE_WEIGHT,
     MANY_INPUTS,
@@ -115,7 +115,7 @@ def test_autograd_follows_outputs_where_it_must() -> None:
 
 
 def test_torch_does_what_the_kernels_do_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("histfl.engines.linear_products.tiles_fit", lambda: True)
+    monkeypatch.setattr("histfl.engines.kernels.linear.tiles_fit", lambda: True)
     assert isinstance(linear_products(torch.zeros(2, 3, 4)), CompiledProducts)
     assert isinstance(linear_products(torch.zeros(2, 3, 4, dtype=torch.bfloat16)), TorchProducts)
     assert isinstance(linear_products(torch.zeros(2, 4, 3).transpose(1, 2)), TorchProducts)
@@ -126,7 +126,7 @@ def test_training_is_the_same_without(monkeypatch: pytest.MonkeyPatch) -> None:
     start = {name: value.detach().clone() for name, value in experiment.model.named_parameters()}
     states = []
     for fit in (True, False):
-        for module in ("linear_products", "stacked"):
+        for module in ("kernels.linear", "steps.stacked"):
             monkeypatch.setattr(f"histfl.engines.{module}.tiles_fit", lambda found=fit: found)
         (outcome,) = hist(experiment.hist, start, VectorisedEngine(), first_round=0, rounds=1)
         states.append(outcome.state)

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from histfl.engines.losses import FEW_OUTPUTS, cross_entropies
+from histfl.engines.kernels.losses import FEW_OUTPUTS, cross_entropies
 
 
 @pytest.mark.parametrize("installed", [True, False])
@@ -22,7 +22,7 @@ def test_losses_and_gradients_are_each_clients(
 ) -> None:
     if installed:
         pytest.importorskip("numba", reason="the extra fast is not installed")
-    monkeypatch.setattr("histfl.engines.losses.numba_installed", lambda: installed)
+    monkeypatch.setattr("histfl.engines.kernels.losses.numba_installed", lambda: installed)
     generator = torch.Generator().manual_seed(batch * classes)
     outputs = 20 * torch.randn(3, classes, batch, dtype=dtype, generator=generator).transpose(1, 2)
     outputs = outputs if classes_first else outputs.contiguous()
@@ -30,9 +30,9 @@ def test_losses_and_gradients_are_each_clients(
     leaf = outputs.clone().requires_grad_()
     right = torch.stack([F.cross_entropy(*pair) for pair in zip(leaf, targets, strict=True)])
     right.sum().backward()
-    losses, pull = cross_entropies(outputs, targets)
+    losses, grad = cross_entropies(outputs, targets)
     torch.testing.assert_close(losses, right.detach(), rtol=tolerance, atol=tolerance)
-    torch.testing.assert_close(pull, leaf.grad, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(grad, leaf.grad, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("target", [-1, 4])
@@ -44,6 +44,6 @@ def test_a_target_that_is_no_class_is_an_error(target: int) -> None:
 def test_what_is_not_a_number_is_seen() -> None:
     outputs = torch.zeros(2, 3, 4)
     outputs[0, 1, 2] = torch.nan
-    losses, pull = cross_entropies(outputs, torch.zeros(2, 3, dtype=torch.int64))
+    losses, grad = cross_entropies(outputs, torch.zeros(2, 3, dtype=torch.int64))
     assert losses.isnan().tolist() == [True, False]
-    assert pull.isnan().any(dim=2).tolist() == [[False, True, False], [False] * 3]
+    assert grad.isnan().any(dim=2).tolist() == [[False, True, False], [False] * 3]

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.func import functional_call
 
-from histfl.engines.cpu.pooling import pool_across_images
-from histfl.engines.losses import stacked_loss
-from histfl.engines.room import with_room
-from histfl.engines.stacked_chain import ChainSteps, chain_of, rooms
-from histfl.engines.stacked_graph import StackedGraph, Unstackable
-from histfl.engines.stacked_linear import InPlaceSGD, LayerCall, stacked_linear
+from histfl.engines.kernels.cpu_pooling import pool_across_images
+from histfl.engines.kernels.linear import LayerCall, stacked_linear
+from histfl.engines.kernels.losses import stacked_loss
+from histfl.engines.kernels.padding import padded
+from histfl.engines.steps.chain import ChainSteps, chain_of, paddings
+from histfl.engines.steps.graph import StackedGraph, Unstackable
+from histfl.training.optimisers import InPlaceSGD
 
 
 @settings(deadline=None, max_examples=40)
@@ -40,19 +41,19 @@ def test_stacked_linear_is_each_clients_linear_and_its_step(
     inputs = normal(clients, *between, width).requires_grad_()
     start = [normal(clients, out, width), *([normal(clients, out)] if bias else [])]
     tensors = [x.clone().requires_grad_() for x in start]
-    pull = normal(clients, *between, out)
+    grad = normal(clients, *between, out)
     calls: list[LayerCall] = []
     outputs = stacked_linear(inputs, tensors[0], tensors[1] if bias else None, calls if in_place else None)
     wanted = [inputs, *(call.outputs for call in calls), *([] if in_place else tensors)]
     with torch.no_grad():
-        for_inputs, *gradients = torch.autograd.grad(outputs, wanted, pull)
+        for_inputs, *gradients = torch.autograd.grad(outputs, wanted, grad)
         for call, gradient in zip(calls, gradients, strict=False):
             call.layer.step(call.inputs, gradient, InPlaceSGD(learning_rate=0.1, keep=0.9))
 
     leaves = [x.clone().requires_grad_() for x in start]
     again = inputs.detach().clone().requires_grad_()
     right = torch.stack([F.linear(again[i], *[x[i] for x in leaves]) for i in range(clients)])
-    right.backward(pull)
+    right.backward(grad)
     torch.testing.assert_close(outputs, right)
     torch.testing.assert_close(for_inputs, again.grad)
     assert len(calls) == in_place
@@ -111,14 +112,14 @@ def test_a_chain_steps_as_autograd_does(frozen: str, clients: int, keep: float) 
     trained = {name for name in own if own[name].requires_grad}
     chain = chain_of(StackedGraph(model).module)
     assert chain is not None
-    room = rooms(chain, trained)
+    room = paddings(chain, trained)
     assert room == ROOMS or frozen not in ("", "last")
     leaves = {
         name: torch.stack([(1 + i) * value.detach() for i in range(clients)]).requires_grad_(name in trained)
         for name, value in own.items()
     }
     stacked = {
-        name: with_room(leaf.detach().clone(), room.get(name, ())).requires_grad_(name in trained)
+        name: padded(leaf.detach().clone(), room.get(name, ())).requires_grad_(name in trained)
         for name, leaf in leaves.items()
     }
     outputs = [
@@ -169,12 +170,12 @@ def squared(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 def test_stacked_losses_are_each_clients(loss: Callable[..., torch.Tensor]) -> None:
     outputs = torch.randn(3, 5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     targets = torch.arange(15).view(3, 5) % 4
-    values, pull = stacked_loss(loss)(outputs, targets)
+    values, grad = stacked_loss(loss)(outputs, targets)
     leaf = outputs.clone().requires_grad_()
     right = torch.stack([loss(leaf[i], targets[i]) for i in range(3)])
     right.sum().backward()
     torch.testing.assert_close(values, right)
-    torch.testing.assert_close(pull, leaf.grad)
+    torch.testing.assert_close(grad, leaf.grad)
 
 
 @settings(deadline=None, max_examples=40)
@@ -197,9 +198,9 @@ def test_pooling_across_images_is_torchs_with_the_same_ties(
     images = torch.randint(3, (2, 3, 7, 8), generator=generator).double()  # many equal entries
     one, other = images.clone().requires_grad_(), images.clone().requires_grad_()
     right, found = layer(one), fast(other)
-    pull = torch.randn(right.shape, dtype=torch.float64, generator=generator)
-    right.backward(pull)
-    found.backward(pull)
+    grad = torch.randn(right.shape, dtype=torch.float64, generator=generator)
+    right.backward(grad)
+    found.backward(grad)
     assert torch.equal(found, right)
     torch.testing.assert_close(other.grad, one.grad)
     torch.testing.assert_close(fast(images[0]), layer(images[0]))

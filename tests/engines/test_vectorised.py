@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from engine_cases import MODELS, make_experiment
+from engine_cases import MODELS, direct, jobs_of, make_experiment, recorded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -17,66 +17,74 @@ from histfl.engines import ReferenceEngine, VectorisedEngine, choose_engine
 from histfl.engines.blocks import (
     Block,
     Part,
+    Stepper,
     Trainer,
-    Way,
     cut_into_blocks,
     halves,
     num_clients,
 )
-from histfl.engines.cpu.one_by_one import OneByOneTrainer
-from histfl.engines.gpu.captured import CapturedTrainer, rounded_up
-from histfl.engines.gpu.streamed import StreamedSteps
-from histfl.engines.gpu.vmapped import VmappedSteps
-from histfl.engines.memory import keep_freed_memory, within
-from histfl.engines.stacked import MOST, StackedTrainer
+from histfl.engines.kernels.process_memory import keep_freed_memory
+from histfl.engines.memory import within
+from histfl.engines.steps.choose import choose_trainer
+from histfl.engines.steps.direct import DirectTrainer
+from histfl.engines.steps.one_by_one import OneByOneSteps
+from histfl.engines.steps.recorded import rounded_up
+from histfl.engines.steps.stacked import MOST, StackedSteps
+from histfl.engines.steps.streamed import StreamedSteps
+from histfl.engines.steps.vmapped import VmappedSteps
 from histfl.engines.vectorised import _bundles, _results, _run_in_turn
-from histfl.engines.ways import choose_trainer
 from histfl.errors import UsageError
 from histfl.network import Network
-from histfl.partition import State, draw, even_counts, extract
-from histfl.runs.build import Experiment
+from histfl.partition import State
 from histfl.training import CellJob, Task, client_batches
 from histfl.training.batches import batches_of_clients
 
-WAYS: dict[str, type[Trainer] | None] = {
-    "mlp": StackedTrainer,
-    "mlp of images": StackedTrainer,
-    "dense residual": StackedTrainer,
-    "image residual": StackedTrainer,
-    "tied": StackedTrainer,
-    "tied weights": StackedTrainer,
-    "in place": StackedTrainer,
-    "lenet5": StackedTrainer,
-    "resnet18": OneByOneTrainer,
-    "resnet18 in groups": OneByOneTrainer,
-    "convolutional residual": OneByOneTrainer,
-    "dropout": StackedTrainer,
-    "dropout of channels": OneByOneTrainer,
+STEPPERS: dict[str, type[Stepper] | None] = {
+    "mlp": StackedSteps,
+    "mlp of images": StackedSteps,
+    "dense residual": StackedSteps,
+    "image residual": StackedSteps,
+    "tied": StackedSteps,
+    "tied weights": StackedSteps,
+    "in place": StackedSteps,
+    "lenet5": StackedSteps,
+    "resnet18": OneByOneSteps,
+    "resnet18 in groups": OneByOneSteps,
+    "convolutional residual": OneByOneSteps,
+    "dropout": StackedSteps,
+    "dropout of channels": OneByOneSteps,
     "dropout twice": None,
 }
 
 
+def stepper_of(task: Task) -> type[Stepper] | None:
+    """What steps a task's clients on a CPU."""
+    trainer = choose_trainer(task)
+    assert trainer is None or isinstance(trainer, DirectTrainer)
+    return type(trainer.stepper) if trainer else None
+
+
 @pytest.mark.parametrize("model", MODELS)
-def test_the_way_is_chosen_by_what_the_model_can_do(model: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_stepper_is_chosen_by_what_the_model_can_do(model: str, caplog: pytest.LogCaptureFixture) -> None:
     experiment = make_experiment(model, engine="auto")
-    trainer, way = choose_trainer(experiment.hist.task), WAYS[model]
-    assert trainer is None if way is None else type(trainer) is way
-    assert experiment.engine.name == experiment.about["engine"] == ("vectorised" if way else "reference")
-    assert ("one after another" in caplog.text) == (way is None)
+    right = STEPPERS[model]
+    assert stepper_of(experiment.hist.task) is right
+    assert experiment.engine.name == experiment.about["engine"] == ("vectorised" if right else "reference")
+    assert ("one after another" in caplog.text) == (right is None)
 
 
 def test_a_loss_that_torch_cannot_batch_is_computed_client_by_client() -> None:
     task = make_experiment("mlp", loss=F.multi_margin_loss).hist.task
-    assert type(choose_trainer(task)) is OneByOneTrainer
+    assert stepper_of(task) is OneByOneSteps
 
 
-def test_a_model_that_warns_goes_the_same_way() -> None:
+def test_a_model_that_warns_has_the_same_stepper() -> None:
     def warning(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         warnings.warn("the first call of something", stacklevel=1)
         return F.cross_entropy(outputs, targets)
 
     with warnings.catch_warnings(action="ignore"):
-        assert type(choose_trainer(make_experiment("mlp", loss=warning).hist.task)) is StackedTrainer
+        assert stepper_of(make_experiment("mlp", loss=warning).hist.task) is StackedSteps
 
 
 def test_a_module_with_a_memory_of_its_own_is_left_to_the_reference_engine() -> None:
@@ -108,30 +116,6 @@ def test_unknown_engines_are_refused() -> None:
     assert isinstance(choose_engine("auto", task), VectorisedEngine)
 
 
-def jobs_of(experiment: Experiment, edge_rounds: int = 2) -> list[CellJob]:
-    run, network = experiment.hist, experiment.hist.network
-    state = {name: value.detach() for name, value in experiment.model.named_parameters()}
-    submodels = draw(run.plan, even_counts(run.plan, network.num_cells), np.random.default_rng(1))
-    cells = [network.cell(index) for index in range(network.num_cells)]
-    return [
-        CellJob(
-            run.task,
-            cell,
-            0,
-            extract(state, submodel),
-            {},
-            run.participation.schedule(cell, edge_rounds, 0, run.task.seeds),
-            None,
-        )
-        for cell, submodel in zip(cells, submodels, strict=True)
-    ]
-
-
-def recorded(way: Callable[[Task], Way]) -> Callable[[Task], Trainer]:
-    """All clients of a block, as on a GPU; on a CPU a recording is the steps themselves."""
-    return lambda task: CapturedTrainer(task, [way(task)])
-
-
 class SmallMemory:
     """A trainer on a device whose memory holds `most` clients."""
 
@@ -150,29 +134,29 @@ class SmallMemory:
 
 @pytest.mark.parametrize("most", [100, 3, 1])
 @pytest.mark.parametrize(
-    ("model", "way", "training"),
+    ("model", "make", "training"),
     [
-        ("mlp", StackedTrainer, {}),
-        ("dense residual", StackedTrainer, {}),
-        ("mlp", recorded(StackedTrainer), {"local_steps": 10}),
-        ("dense residual", recorded(StackedTrainer), {"momentum": 0.3}),
+        ("mlp", direct(StackedSteps), {}),
+        ("dense residual", direct(StackedSteps), {}),
+        ("mlp", recorded(StackedSteps), {"local_steps": 10}),
+        ("dense residual", recorded(StackedSteps), {"momentum": 0.3}),
         ("mlp", recorded(VmappedSteps), {"momentum": 0.3, "clip_norm": 0.5}),
         ("lenet5", recorded(VmappedSteps), {"weight_decay": 0.1}),
         ("convolutional residual", recorded(VmappedSteps), {}),
         ("convolutional residual", recorded(StreamedSteps), {"momentum": 0.3, "clip_norm": 0.5}),
         ("resnet18", recorded(StreamedSteps), {}),
-        ("dropout", recorded(StackedTrainer), {}),
-        ("dropout", recorded(StackedTrainer), {"momentum": 0.3}),
+        ("dropout", recorded(StackedSteps), {}),
+        ("dropout", recorded(StackedSteps), {"momentum": 0.3}),
         ("dropout of channels", recorded(VmappedSteps), {}),
         ("dropout of channels", recorded(StreamedSteps), {}),
     ],
 )
 def test_cells_in_step_as_on_a_gpu(
-    model: str, way: Callable[[Task], Trainer], training: dict[str, object], most: int
+    model: str, make: Callable[[Task], Trainer], training: dict[str, object], most: int
 ) -> None:
     experiment = make_experiment(model, training=training, network={"cells": 3, "clients": 7, "dropout": 0.3})
     jobs = jobs_of(experiment)
-    trainer = SmallMemory(way(experiment.hist.task), most)
+    trainer = SmallMemory(make(experiment.hist.task), most)
     bundles = _bundles(jobs, trainer)
     assert len(bundles) == len({tuple(x.shape for x in job.start.values()) for job in jobs})
     ends = _run_in_turn([[jobs[place] for place in places] for places in bundles], trainer)
@@ -194,7 +178,7 @@ def test_cells_in_step_as_on_a_gpu(
 
 def test_a_round_done_again_with_more_edge_rounds_draws_all_its_batches() -> None:
     experiment = make_experiment("mlp")
-    trainer = recorded(StackedTrainer)(experiment.hist.task)
+    trainer = recorded(StackedSteps)(experiment.hist.task)
     for edge_rounds in (1, 3):
         jobs = jobs_of(experiment, edge_rounds)
         (ends,) = _run_in_turn([jobs[:1]], trainer)
@@ -213,16 +197,16 @@ def test_recordings_have_little_room_to_spare(clients: int) -> None:
 def test_one_client_that_does_not_fit_is_an_error() -> None:
     experiment = make_experiment("mlp")
     with pytest.raises(UsageError, match="a single client"):
-        _run_in_turn([jobs_of(experiment)[:1]], SmallMemory(StackedTrainer(experiment.hist.task), 0))
+        _run_in_turn([jobs_of(experiment)[:1]], SmallMemory(direct(StackedSteps)(experiment.hist.task), 0))
 
 
 def test_a_small_budget_trains_fewer_clients_at_once() -> None:
     task = make_experiment("mlp").hist.task
-    trainer = StackedTrainer(task)
+    trainer = direct(StackedSteps)(task)
     start = {name: value.detach() for name, value in task.model.named_parameters()}
     chosen = trainer.clients_at_once(start)
-    assert within(1e6, trainer, task).clients_at_once(start) == chosen
-    assert within(1e-9, trainer, task).clients_at_once(start) == 1
+    assert within(1e6, trainer, task, 2).clients_at_once(start) == chosen
+    assert within(1e-9, trainer, task, 2).clients_at_once(start) == 1
     for engine in ("auto", "reference"):
         with pytest.raises(UsageError, match="memory-gb -1"):
             choose_engine(engine, task, -1)
@@ -231,7 +215,7 @@ def test_a_small_budget_trains_fewer_clients_at_once() -> None:
 def test_small_cells_share_a_block() -> None:
     experiment = make_experiment("mlp", people=Network.uniform(cells=25, clients=30))
     jobs = jobs_of(experiment)
-    bundles = _bundles(jobs, StackedTrainer(experiment.hist.task))
+    bundles = _bundles(jobs, direct(StackedSteps)(experiment.hist.task))
     assert sorted(chain(*bundles)) == list(range(25))
     clients = [sum(jobs[place].cell.num_clients for place in places) for places in bundles]
     assert max(clients) <= MOST

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from histfl.data import Split, TensorData
+from histfl.data.augment import CropFlip
 from histfl.errors import UsageError
 from histfl.network import Network
 from histfl.partition import State, training_copy
@@ -211,6 +212,33 @@ def test_loss_and_model_norm_are_those_of_the_full_model() -> None:
     ]
     assert ours.loss == pytest.approx(np.mean([np.mean(cell) for cell in wholes]))
     assert ours.model_norm == pytest.approx(sum(x.square().sum().item() for x in case.state.values()))
+
+
+def test_batches_are_augmented_as_in_training() -> None:
+    """The loss is that of the variants on which clients train, which leave little of such an image."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(9, 3))
+    case = make_case((2, 2), batch_size=SAMPLES)
+    generator = torch.Generator().manual_seed(1)
+    images = torch.randn(len(case.task.data), 1, 3, 3, generator=generator).double()
+    data = replace(case.task.data, inputs=images)
+    with torch.no_grad():
+        model[1].weight.normal_(generator=generator)
+    augment = CropFlip(padding=2)
+    task = replace(case.task, model=training_copy(model.double()), data=data, augment=augment)
+    case = Case(task, case.network, dict(model.named_parameters()))
+    with torch.no_grad():
+        plain = task.loss(model(images), data.targets).item()
+        each = [
+            task.loss(model(augment.apply(images, torch.full((len(images),), v))), data.targets).item()
+            for v in range(augment.num_variants)
+        ]
+    estimates = [case.estimate(round) for round in range(30)]
+    losses = [one.loss for one in estimates]
+    assert abs(np.mean(each) - plain) > 0.1
+    assert np.mean(losses) == pytest.approx(np.mean(each), abs=4 * np.std(losses) / np.sqrt(len(losses)))
+    assert min(one.gradient_variance[0] for one in estimates) > 0  # of whole batches, by their variants alone
+    whole = replace(case, task=replace(task, augment=None))
+    assert estimates[0].smoothness != whole.estimate(0).smoothness
 
 
 def test_estimates_depend_on_the_seed_and_the_round_alone() -> None:

@@ -4,15 +4,16 @@ from torch import nn
 
 from histfl.errors import UsageError
 from histfl.training import LocalTraining, client_steps
+from histfl.training.optimisers import SGD
 
 
 @pytest.mark.parametrize(
     "training",
     [
-        LocalTraining(learning_rate=0.1),
-        LocalTraining(learning_rate=0.1, momentum=0.9),
-        LocalTraining(learning_rate=0.1, momentum=0.9, weight_decay=0.01),
-        LocalTraining(learning_rate=0.1, momentum=0.5, weight_decay=0.1, clip_norm=0.2),
+        LocalTraining(optimiser=SGD(0.1)),
+        LocalTraining(optimiser=SGD(0.1, momentum=0.9)),
+        LocalTraining(optimiser=SGD(0.1, momentum=0.9, weight_decay=0.01)),
+        LocalTraining(optimiser=SGD(0.1, momentum=0.5, weight_decay=0.1), clip_norm=0.2),
     ],
 )
 def test_client_steps_equal_torch_sgd(training: LocalTraining) -> None:
@@ -22,11 +23,12 @@ def test_client_steps_equal_torch_sgd(training: LocalTraining) -> None:
     start = {name: value.detach().clone() for name, value in model.named_parameters()}
     final, loss = client_steps(model, start, {}, batches, loss=nn.functional.cross_entropy, training=training)
 
+    assert isinstance(training.optimiser, SGD)
     optimiser = torch.optim.SGD(
         model.parameters(),
-        lr=training.learning_rate,
-        momentum=training.momentum,
-        weight_decay=training.weight_decay,
+        lr=training.optimiser.learning_rate,
+        momentum=training.optimiser.momentum,
+        weight_decay=training.optimiser.weight_decay,
     )
     total = 0.0
     for inputs, targets in batches:
@@ -39,7 +41,7 @@ def test_client_steps_equal_torch_sgd(training: LocalTraining) -> None:
         total += value.item()
     assert loss.item() == pytest.approx(total, rel=1e-6)
     for name, value in model.named_parameters():
-        torch.testing.assert_close(final[name], value.detach(), rtol=1e-12, atol=1e-12)
+        assert torch.equal(final[name], value.detach()), name
         assert not torch.equal(final[name], start[name])
 
 
@@ -59,4 +61,4 @@ def test_bad_settings_are_refused() -> None:
     with pytest.raises(UsageError, match="local_steps = 0"):
         LocalTraining(local_steps=0)
     with pytest.raises(UsageError, match="learning_rate = nan"):
-        LocalTraining(learning_rate=float("nan"))
+        SGD(learning_rate=float("nan"))

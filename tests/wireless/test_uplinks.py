@@ -131,6 +131,9 @@ class PicklingEngine:
     def run(self, jobs: Sequence[CellJob]) -> Sequence[CellResult]:
         return ReferenceEngine().run(pickle.loads(pickle.dumps(list(jobs))))
 
+    def close(self) -> None:
+        pass
+
 
 @pytest.mark.parametrize("name", UPLINKS)
 def test_jobs_survive_pickling(name: str) -> None:

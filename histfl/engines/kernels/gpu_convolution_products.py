@@ -133,7 +133,7 @@ def summed_product(
         row = first + tl.arange(0, INNER)
         inside = (row < last)[:, None]
         image, y, x = row // (HEIGHT * WIDTH), row // WIDTH % HEIGHT * MULTIPLY, row % WIDTH * MULTIPLY
-        pulls = tl.load(
+        grads = tl.load(
             gradient + row[:, None] * OUT + to[None, :], mask=inside & (to < OUT)[None, :], other=0.0
         )
         from_y, from_x = y[:, None] + tap_y, x[:, None] + tap_x
@@ -142,7 +142,7 @@ def summed_product(
         values = tl.load(
             images + rows_at[:, None] + taps_at, mask=known & (both < entries)[None, :], other=0.0
         )
-        total = tl.dot(tl.trans(pulls), values, total, input_precision=PRECISION)
+        total = tl.dot(tl.trans(grads), values, total, input_precision=PRECISION)
     at = result + (part * clients + client) * OUT * entries + to[:, None] * entries + both[None, :]
     known = (to < OUT)[:, None] & (both < entries)[None, :]
     if IN_PLACE:

@@ -15,13 +15,14 @@ from typing import Any, Protocol, cast
 import torch
 from torch import fx, nn
 
-from histfl.engines.cpu.pooling import Pool, StackedMaxPool2d, stacked_max_pool2d
-from histfl.engines.cpu.stacked_conv import Geometry, StackedConv2d, stacked_conv2d
-from histfl.engines.losses import StackedLoss
-from histfl.engines.room import Axes, whole
-from histfl.engines.stacked_graph import is_relu
-from histfl.engines.stacked_linear import InPlaceSGD, StackedLinear, StepsItself, stacked_linear
+from histfl.engines.kernels.cpu_convolution import Geometry, StackedConv2d, stacked_conv2d
+from histfl.engines.kernels.cpu_pooling import Pool, StackedMaxPool2d, stacked_max_pool2d
+from histfl.engines.kernels.linear import StackedLinear, StepsItself, stacked_linear
+from histfl.engines.kernels.losses import StackedLoss
+from histfl.engines.kernels.padding import Axes, with_padding
+from histfl.engines.steps.graph import is_relu
 from histfl.training.dropout import dropout_scales, keyed_dropout
+from histfl.training.optimisers import InPlaceSGD
 
 
 class Link(Protocol):
@@ -111,8 +112,8 @@ class _Relu:
         return self.outputs
 
     def for_inputs(self, gradient: torch.Tensor) -> torch.Tensor:
-        pulled: torch.Tensor = torch.ops.aten.threshold_backward(gradient, self.outputs, 0)
-        return pulled
+        grads: torch.Tensor = torch.ops.aten.threshold_backward(gradient, self.outputs, 0)
+        return grads
 
 
 class _Flatten:
@@ -175,8 +176,8 @@ def _link(module: fx.GraphModule, node: fx.Node, value: fx.Node) -> Callable[...
     return partial(_Other, function)
 
 
-def rooms(chain: Chain, trained: Set[str]) -> dict[str, Axes]:
-    """The axes of tensors [client, out, in] that may have room for zeros, by the tensors' names.
+def paddings(chain: Chain, trained: Set[str]) -> dict[str, Axes]:
+    """The axes of tensors [client, out, in] that may be padded with zeros, by the tensors' names.
 
     Where two trained linear layers have at most ReLUs between them, the first may give a few more outputs,
     which are zero, to the second: ReLU keeps them so, they add nothing, and their weights stay zero.
@@ -198,7 +199,7 @@ def rooms(chain: Chain, trained: Set[str]) -> dict[str, Axes]:
 
 class ChainSteps:
     """SGD steps of a chain on the clients' `tensors` [client, ...], of which it changes those that require
-    a gradient; those named in `rooms` were made `with_room`."""
+    a gradient; those named in `paddings` are `padded`."""
 
     def __init__(
         self,
@@ -206,10 +207,10 @@ class ChainSteps:
         tensors: Mapping[str, torch.Tensor],
         losses: StackedLoss,
         sgd: InPlaceSGD,
-        rooms: Mapping[str, Axes],
+        paddings: Mapping[str, Axes],
     ) -> None:
         self.losses, self.sgd = losses, sgd
-        given = {name: whole(tensor, rooms.get(name, ())) for name, tensor in tensors.items()}
+        given = {name: with_padding(tensor, paddings.get(name, ())) for name, tensor in tensors.items()}
         self.links = [plan.link(given) for plan in chain]
         self.first = [link.trained for link in self.links].index(True)
 

@@ -98,10 +98,10 @@ class StackedMaxPool2d:
 
     def for_inputs(self, gradient: torch.Tensor) -> torch.Tensor:
         """The gradient of the last inputs from that of the outputs."""
-        pulled = torch.ops.aten.max_pool2d_with_indices_backward(
+        grads = torch.ops.aten.max_pool2d_with_indices_backward(
             _together(gradient), self.inputs, *self.pool, self.places
         )
-        return _apart(pulled, len(gradient))
+        return _apart(grads, len(gradient))
 
 
 def _together(values: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,7 @@ ENTRIES = 2048  # of a batch, in registers at once
 
 @triton.jit
 def _cross_entropy(
-    outputs, targets, losses, pull, batch, classes,
+    outputs, targets, losses, grad, batch, classes,
     client_step, row_step, class_step,
     ROWS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
@@ -35,17 +35,17 @@ def _cross_entropy(
         total += tl.where(inside, tl.log(whole) - tl.sum(tl.where(right, values, 0.0), axis=1), 0.0)
         others = tl.sum(tl.where(right, 0.0, parts), axis=1)
         share = tl.where(right, -others[:, None], parts) / (whole[:, None] * batch)
-        tl.store(pull + (client * batch + row[:, None]) * classes + column, share, mask=known)
+        tl.store(grad + (client * batch + row[:, None]) * classes + column, share, mask=known)
     tl.store(losses + client, tl.sum(total, axis=0) / batch)
 
 
 def cross_entropies(outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Of outputs [client, batch, class]: the clients' losses, [client], and the gradient of the outputs."""
     clients, batch, classes = outputs.shape
-    losses, pull = outputs.new_empty(clients), outputs.new_empty(clients, batch, classes)
+    losses, grad = outputs.new_empty(clients), outputs.new_empty(clients, batch, classes)
     wide = triton.next_power_of_2(classes)
     rows = min(max(ENTRIES // wide, 1), triton.next_power_of_2(batch))
     _cross_entropy[(clients,)](
-        outputs, targets.contiguous(), losses, pull, batch, classes, *outputs.stride(), ROWS=rows, WIDE=wide
+        outputs, targets.contiguous(), losses, grad, batch, classes, *outputs.stride(), ROWS=rows, WIDE=wide
     )
-    return losses, pull
+    return losses, grad

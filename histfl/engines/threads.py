@@ -15,7 +15,7 @@ Part = TypeVar("Part")
 Found = TypeVar("Found")
 
 
-class Crew:
+class ThreadPool:
     """`threads` threads, each with one torch thread of its own."""
 
     def __init__(self, threads: int) -> None:

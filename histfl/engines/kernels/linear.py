@@ -1,16 +1,19 @@
-"""The products of linear layers of many clients: by torch and, on a CPU, by compiled kernels.
+"""Linear layers of many clients, whose weights an SGD step changes without storing their gradient.
 
-Inputs are [client, batch, in], gradients of outputs [client, batch, out], weights [client, out, in].
+The products are torch's or, on a CPU, compiled ones (`linear_tiles`). Inputs are [client, batch, in], gradients of
+outputs [client, batch, out], weights [client, out, in].
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from typing import Protocol
 
 import torch
 
 from histfl.devices import numba_installed
+from histfl.training.optimisers import InPlaceSGD
 
 NARROW = 16  # fewer outputs than that, as of a last layer, and vectors run along the batch, which is longer
 # Torch's own product for the outputs is up to twice as fast with fewer inputs than that (many, where the units
@@ -80,7 +83,7 @@ class CompiledProducts:
     """Products by register tiles, and torch's where those are faster or autograd has to follow."""
 
     def __init__(self, kind: torch.dtype) -> None:
-        from histfl.engines.cpu.linear_kernels import linear_kernels
+        from histfl.engines.kernels.linear_tiles import linear_kernels
 
         self.torch = TorchProducts()
         self.add_products, self.affine = linear_kernels(str(kind).removeprefix("torch."))
@@ -117,3 +120,85 @@ class CompiledProducts:
 def _in_rows(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor with its last axis innermost in memory."""
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+class StepsItself(Protocol):
+    """A layer that takes its SGD steps without autograd."""
+
+    def step(self, inputs: torch.Tensor, gradient: torch.Tensor, sgd: InPlaceSGD) -> None:
+        """One step from inputs and the gradient of their outputs."""
+        ...
+
+
+class StackedLinear:
+    """The linear layers of many clients: weight [client, out, in] and bias [client, out], of which a step
+    changes those that require a gradient. Autograd sees both as constants."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self.weight, self.bias = weight.detach(), None if bias is None else bias.detach()
+        self.trains_weight = weight.requires_grad
+        self.trains_bias = bias is not None and bias.requires_grad
+        self.trained = self.trains_weight or self.trains_bias
+        self.products = linear_products(self.weight)
+
+    def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Inputs [client, batch, ..., in] to outputs [client, batch, ..., out]."""
+        return _like(self.products.outputs(_flat(inputs), self.weight, self.bias), inputs)
+
+    def for_inputs(self, gradient: torch.Tensor) -> torch.Tensor:
+        """The gradient of the inputs from that of the outputs."""
+        return _like(self.products.for_inputs(_flat(gradient), self.weight), gradient)
+
+    def step(self, inputs: torch.Tensor, gradient: torch.Tensor, sgd: InPlaceSGD) -> None:
+        """One SGD step from inputs and the gradient of the outputs. The product of the two, which would be
+        the weights' gradient, is added to the weights while they are in cache, and never stored."""
+        inputs, gradient = _flat(inputs), _flat(gradient)
+        if self.trains_bias and self.bias is not None:
+            sgd.step(self.bias, gradient.sum(dim=1))
+        if self.trains_weight:
+            self.products.add(self.weight, gradient, inputs, keep=sgd.keep, scale=-sgd.learning_rate)
+
+
+@dataclass(frozen=True)
+class LayerCall:
+    """What a layer saw and gave. Only the gradient of `outputs` is asked of autograd; the layer steps itself
+    from that."""
+
+    layer: StepsItself
+    inputs: torch.Tensor
+    outputs: torch.Tensor
+
+
+def remembered(
+    layer: StepsItself, inputs: torch.Tensor, outputs: torch.Tensor, calls: list[LayerCall]
+) -> torch.Tensor:
+    """`outputs`, whose gradient can be asked for; the call is added to the list."""
+    if not outputs.requires_grad:
+        outputs.requires_grad_()
+    calls.append(LayerCall(layer, inputs, outputs))
+    return outputs
+
+
+def stacked_linear(
+    inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, calls: list[LayerCall] | None
+) -> torch.Tensor:
+    """Client i's inputs [client, batch, ..., in] through weight[i] [out, in] and bias[i] [out].
+
+    With `calls`, autograd sees weight and bias as constants, and the call is added to the list.
+    """
+    inputs = inputs.to(weight.dtype)  # layers before it may be in half precision
+    if calls is None:
+        return _like(TorchProducts().outputs(_flat(inputs), weight, bias), inputs)
+    layer = StackedLinear(weight, bias)
+    outputs = layer(inputs)
+    return remembered(layer, inputs, outputs, calls) if layer.trained else outputs
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    """[client, batch, ..., width] as [client, batch * ..., width]."""
+    return tensor if tensor.dim() == 3 else tensor.reshape(len(tensor), -1, tensor.shape[-1])
+
+
+def _like(flat: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """What became of a tensor's `_flat`, with the tensor's axes."""
+    return flat if tensor.dim() == 3 else flat.unflatten(1, tensor.shape[1:-1])

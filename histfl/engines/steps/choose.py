@@ -1,4 +1,4 @@
-"""Which way of training fits a task: by what its module can do, tried on a few samples, not by its name."""
+"""Which steppers fit a task: by what its module can do, tried on a few samples, not by its name."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ import torch
 from torch.func import functional_call
 
 from histfl.data import TensorData
-from histfl.engines.blocks import Trainer, Way
-from histfl.engines.cpu.one_by_one import OneByOneTrainer
-from histfl.engines.gpu.captured import CapturedTrainer, record
-from histfl.engines.gpu.streamed import StreamedSteps
-from histfl.engines.gpu.vmapped import VmappedSteps
-from histfl.engines.stacked import StackedTrainer
+from histfl.engines.blocks import Stepper, Trainer
+from histfl.engines.steps.direct import DirectTrainer
+from histfl.engines.steps.one_by_one import OneByOneSteps
+from histfl.engines.steps.recorded import RecordedTrainer, record
+from histfl.engines.steps.stacked import StackedSteps
+from histfl.engines.steps.streamed import StreamedSteps
+from histfl.engines.steps.vmapped import VmappedSteps
 from histfl.partition import State, copy_of
 from histfl.training import Task, client_steps
 from histfl.training.dropout import key_names
+from histfl.training.optimisers import SGD, Optimiser
 from histfl.training.precision import products
 
 TRIED_SAMPLES, TRIES = 8, 3
@@ -33,28 +35,30 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 def choose_trainer(task: Task) -> Trainer | None:
-    """The fastest trainer that gives what the reference engine gives, or None where that alone will do."""
+    """What trains fastest and gives what the reference engine gives, or None where that alone will do."""
     with products("float32"):
-        if not _repeatable(task):
+        if not _repeatable(task) or not _works(partial(_elementwise, task.local.optimiser, task)):
             return None
-        stacked = StackedTrainer(task) if _works(lambda: _agrees(StackedTrainer, task)) else None
+        stacked = StackedSteps(task) if _works(partial(_agrees, StackedSteps, task)) else None
         if task.data.inputs.device.type == "cpu":
-            return stacked or OneByOneTrainer(task)
-        fitting: list[Way] = [stacked] if stacked else []
+            return DirectTrainer(task, stacked or OneByOneSteps(task))
+        fitting: list[Stepper] = [stacked] if stacked else []
         if stacked is None or stacked.graph.of_images:  # the first block shows which is the fastest
-            others: list[Callable[[Task], Way]] = [VmappedSteps, StreamedSteps]
+            others: list[Callable[[Task], Stepper]] = [VmappedSteps, StreamedSteps]
             fitting += [make(task) for make in others if _works(partial(_agrees, make, task))]
-        return CapturedTrainer(task, fitting) if fitting else None
+        return RecordedTrainer(task, fitting) if fitting else None
 
 
 def _works(attempt: Callable[[], bool]) -> bool:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a warning that is given once would strike the first way alone
+            warnings.simplefilter(
+                "ignore"
+            )  # a warning that is given once would strike the first stepper alone
             warnings.filterwarnings("error", message="There is a performance drop")  # vmap would loop
             return attempt()
-    except Exception:  # a user's module or loss may fail in any way; the next way is then tried
-        _log.debug("a way of training does not fit", exc_info=True)
+    except Exception:  # a user's module, loss or optimiser may fail in any way
+        _log.debug("a stepper does not fit", exc_info=True)
         return False
 
 
@@ -112,8 +116,15 @@ def _two_clients(task: Task) -> State:
     }
 
 
-def _one_step(task: Task, stacked: State, constants: State, batch: _Batch) -> tuple[State, torch.Tensor]:
+def _two_keys(task: Task) -> State:
+    """The keys of random layers for two clients that differ."""
+    keys = torch.arange(2, device=task.data.inputs.device)
+    return dict.fromkeys(key_names(task.model), keys)
+
+
+def _one_step(task: Task, batch: _Batch) -> tuple[State, torch.Tensor]:
     """What the reference path makes of one step of the two clients: models [client, ...], losses [client]."""
+    stacked, constants = _two_clients(task), _two_keys(task)
     ends = [
         client_steps(
             task.model,
@@ -129,44 +140,73 @@ def _one_step(task: Task, stacked: State, constants: State, batch: _Batch) -> tu
     return finals, torch.stack([loss for _, loss in ends])
 
 
+def _elementwise(optimiser: Optimiser, task: Task) -> bool:
+    """Whether two clients' tensors are stepped together as each alone, twice; only then may they be stacked."""
+    ramp = torch.linspace(-1.0, 1.0, 24, device=task.data.inputs.device).view(2, 3, 4)
+
+    def stepped(tensor: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+        tensors = [tensor.clone()]
+        slots = optimiser.slots(tensors)
+        with torch.no_grad():
+            for factor in (1.0, 0.5):
+                optimiser.step(tensors, [factor * gradient], slots)
+        return tensors[0]
+
+    gradients = ramp.sin() + 2.0
+    apart = torch.stack([stepped(ramp[i], gradients[i]) for i in range(2)])
+    return torch.allclose(stepped(ramp, gradients), apart, rtol=1e-3, atol=1e-5)
+
+
 def _trial(task: Task) -> Task:
-    """The task with a step large enough for a parameter that is not stepped to be seen, in full precision."""
-    local = dataclasses.replace(task.local, learning_rate=0.1, precision="float32")
+    """The task with plain steps, large enough for a parameter that is not stepped to be seen, in full precision.
+
+    They are fused where the task's own are. Another optimiser might make large moves of gradients' rounding.
+    """
+    plain = task.local.optimiser
+    if type(plain) is not SGD:
+        plain = SGD(momentum=0.0 if plain.fused() else 0.5)
+    plain = dataclasses.replace(plain, learning_rate=0.1)
+    local = dataclasses.replace(task.local, optimiser=plain, precision="float32")
     task = dataclasses.replace(task, local=local)
     if not any(parameter.dtype in _HALF for parameter in task.model.parameters()):
         return task
-    # A right way and the reference differ by the rounding of half precision, as a wrong one might.
+    # A right stepper and the reference differ by the rounding of half precision, as a wrong one might.
     inputs, targets = map(torch.cat, zip(*_tried(task), strict=True))
     few = TensorData(inputs, targets, task.data.class_names).to(inputs.device, torch.float32)
     return dataclasses.replace(task, model=copy_of(task.model).float(), data=few)
 
 
-def _agrees(make: Callable[[Task], Way], task: Task) -> bool:
-    """Whether one step of that way is what the reference computes, on one of a few batches: a fault is seen on
+def _agrees(make: Callable[[Task], Stepper], task: Task) -> bool:
+    """Whether one step of that kind is what the reference computes, on one of a few batches: a fault is seen on
     all of them, a ReLU that rounding turns on or off on some."""
-    make(task)  # the trial's precision may be another, and a way for that one alone
+    own = make(task)  # the trial's precision may be another, and a stepper for that one alone
+    if type(task.local.optimiser) is not SGD:
+        _step(own, task, _tried(task)[0])  # which a user's own optimiser may stop
     trial = _trial(task)
-    way = make(trial)
-    return any(_agrees_on(batch, way, trial) for batch in _tried(trial))
+    stepper = make(trial)
+    return any(
+        _same(_two_clients(trial), _step(stepper, trial, batch), _one_step(trial, batch))
+        for batch in _tried(trial)
+    )
 
 
-def _agrees_on(batch: _Batch, way: Way, trial: Task) -> bool:
-    """The same for one batch, the step from a recording where there is a GPU."""
-    start = _two_clients(trial)
-    state = {name: way.placed(name, tensor.clone()) for name, tensor in start.items()}
+def _step(stepper: Stepper, task: Task, batch: _Batch) -> tuple[State, torch.Tensor]:
+    """One step of the two clients, from a recording where there is a GPU: models [client, ...] and losses [client]."""
+    start = _two_clients(task)
+    state = {name: stepper.laid_out(name, tensor.clone()) for name, tensor in start.items()}
     inputs, targets = (half.expand(2, *half.shape).contiguous() for half in batch)
-    keys = dict.fromkeys(key_names(trial.model), torch.arange(2, device=inputs.device))
     losses = torch.zeros(2, device=inputs.device)
 
     def step() -> None:
+        slots = task.local.optimiser.slots(list(state.values()))
         leaves = {name: tensor.detach().requires_grad_() for name, tensor in state.items()}
-        losses.copy_(way.steps(leaves, keys, [(inputs, targets)])[1])
+        losses.copy_(stepper.steps(leaves, _two_keys(task), [(inputs, targets)], slots))
 
     replay = record(step, losses.device)
     for name, tensor in start.items():
         state[name].copy_(tensor)
     replay()
-    return _same(start, (state, losses), _one_step(trial, start, keys, batch))
+    return state, losses
 
 
 def _same(start: State, found: tuple[State, torch.Tensor], expected: tuple[State, torch.Tensor]) -> bool:
@@ -183,5 +223,5 @@ def _same(start: State, found: tuple[State, torch.Tensor], expected: tuple[State
     wrong = [name for name in moves if not apart[name] <= rounding * moves[name] + 1e-5 * whole]
     if wrong:
         parts = ", ".join(f"{name} by {float(apart[name] / moves[name]):.2g} of its move" for name in wrong)
-        _log.debug("a way of training steps otherwise than the reference: %s", parts)
+        _log.debug("a stepper steps otherwise than the reference: %s", parts)
     return not wrong and torch.allclose(found[1], expected[1].to(found[1]), rtol=1e-3, atol=1e-5)

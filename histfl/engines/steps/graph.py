@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-from histfl.engines.cpu.pooling import pool_of, stacked_max_pool2d
-from histfl.engines.cpu.stacked_conv import geometry_of, stacked_conv2d
-from histfl.engines.stacked_linear import LayerCall, stacked_linear
+from histfl.engines.kernels.cpu_convolution import geometry_of, stacked_conv2d
+from histfl.engines.kernels.cpu_pooling import pool_of, stacked_max_pool2d
+from histfl.engines.kernels.linear import LayerCall, stacked_linear
 from histfl.partition import State, copy_of, is_group_norm
 from histfl.training.dropout import KeyedDropout, keyed_dropout
 

@@ -8,9 +8,9 @@ import torch
 from torch.func import functional_call, grad_and_value, vmap
 
 from histfl.engines.blocks import Batches
-from histfl.engines.updates import StackedSGD
 from histfl.partition import State
 from histfl.training import Task
+from histfl.training.optimisers import Slots
 from histfl.training.precision import layers
 
 
@@ -31,22 +31,18 @@ class VmappedSteps:
                 functional_call(self.task.model, {**state, **constants}, (inputs,)), targets
             )
 
-    def placed(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+    def clients_at_once(self, start: State) -> int | None:
+        return None
+
+    def laid_out(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         return tensor
 
-    def steps(
-        self, start: State, constants: State, batches: Batches, velocity: State | None = None
-    ) -> tuple[State, torch.Tensor]:
-        """A step on each batch from `start` [client, ...], which it changes; final models and losses."""
-        state = {name: tensor.detach() for name, tensor in start.items()}
-        sgd = StackedSGD(
-            list(state.values()),
-            self.task.local,
-            velocity if velocity is None else [velocity[name] for name in state],
-        )
-        total = torch.zeros(len(next(iter(state.values()))), device=self.task.data.inputs.device)
+    def steps(self, state: State, constants: State, batches: Batches, slots: Slots) -> torch.Tensor:
+        stacked = {name: tensor.detach() for name, tensor in state.items()}
+        total = torch.zeros(len(next(iter(stacked.values()))), device=self.task.data.inputs.device)
         for inputs, targets in batches:
-            gradients, values = self.gradients(state, constants, inputs, targets)
-            sgd.step([gradients[name] for name in state])
+            gradients, values = self.gradients(stacked, constants, inputs, targets)
+            given = [gradients[name] for name in stacked]
+            self.task.local.step(list(stacked.values()), given, slots, stacked=True)
             total = total + values
-        return state, total
+        return total

@@ -15,10 +15,11 @@ import torch
 import triton
 from torch.autograd.function import once_differentiable
 
-from histfl.engines.gpu.convolution_kernels import gathered_product, summed_product
-from histfl.engines.gpu.normalisation import Moments
-from histfl.engines.layout import innermost, outermost
-from histfl.engines.stacked_linear import InPlaceSGD, LayerCall, remembered
+from histfl.engines.kernels.gpu_convolution_products import gathered_product, summed_product
+from histfl.engines.kernels.gpu_normalisation import Moments
+from histfl.engines.kernels.layout import innermost, outermost
+from histfl.engines.kernels.linear import LayerCall, remembered
+from histfl.training.optimisers import InPlaceSGD
 
 ENOUGH_PROGRAMS = 2048  # to fill a GPU many times over
 

@@ -11,10 +11,10 @@ import torch
 from torch.func import functional_call
 
 from histfl.engines.blocks import Batches
-from histfl.engines.layout import kernels_innermost
-from histfl.engines.updates import StackedSGD
+from histfl.engines.kernels.layout import kernels_innermost
 from histfl.partition import State
 from histfl.training import Task
+from histfl.training.optimisers import Slots
 from histfl.training.precision import layers
 
 STREAMS = 6
@@ -30,13 +30,14 @@ class StreamedSteps:
         device = task.data.inputs.device
         self._streams = [torch.cuda.Stream(device) for _ in range(STREAMS)] if device.type == "cuda" else []
 
-    def placed(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+    def clients_at_once(self, start: State) -> int | None:
+        return None
+
+    def laid_out(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         return kernels_innermost(tensor)
 
-    def steps(
-        self, start: State, constants: State, batches: Batches, velocity: State | None = None
-    ) -> tuple[State, torch.Tensor]:
-        total = torch.zeros(len(next(iter(start.values()))), device=self.task.data.inputs.device)
+    def steps(self, state: State, constants: State, batches: Batches, slots: Slots) -> torch.Tensor:
+        total = torch.zeros(len(next(iter(state.values()))), device=self.task.data.inputs.device)
         for inputs, targets in batches:
             if inputs.dim() == 5:
                 inputs = (
@@ -47,44 +48,30 @@ class StreamedSteps:
                 stream.wait_stream(torch.cuda.current_stream())
             for client in range(len(total)):
                 with self._aside(client):
-                    own = _of_client(start, client)
-                    velocities = None if velocity is None else _of_client(velocity, client)
-                    values.append(
-                        self._step(
-                            own, _of_client(constants, client), velocities, inputs[client], targets[client]
-                        )
-                    )
+                    own, fixed = _of_client(state, client), _of_client(constants, client)
+                    own_slots = tuple([tensor[client] for tensor in slot] for slot in slots)
+                    values.append(self._step(own, fixed, inputs[client], targets[client], own_slots))
             for stream in self._streams:
                 torch.cuda.current_stream().wait_stream(stream)
             total = total + torch.stack(values)
-        return {name: tensor.detach() for name, tensor in start.items()}, total
+        return total
 
     def _aside(self, client: int) -> AbstractContextManager[object]:
         return torch.cuda.stream(self._streams[client % STREAMS]) if self._streams else nullcontext()
 
     def _step(
-        self,
-        state: State,
-        constants: State,
-        velocity: State | None,
-        inputs: torch.Tensor,
-        targets: torch.Tensor,
+        self, state: State, constants: State, inputs: torch.Tensor, targets: torch.Tensor, slots: Slots
     ) -> torch.Tensor:
         leaves = {name: tensor.requires_grad_() for name, tensor in state.items()}
         with layers(self.task.local.precision, inputs.device):
             value = self.task.loss(
                 functional_call(self.task.model, {**leaves, **constants}, (inputs,)), targets
             )
-        gradients = torch.autograd.grad(value, tuple(leaves.values()), materialize_grads=True)
-        sgd = StackedSGD(_rows(leaves), self.task.local, None if velocity is None else _rows(velocity))
-        sgd.step([gradient.unsqueeze(0) for gradient in gradients])
+        tensors = tuple(leaves.values())
+        gradients = torch.autograd.grad(value, tensors, materialize_grads=True)
+        self.task.local.step(tensors, gradients, slots)
         return value.detach()
 
 
 def _of_client(stacked: State, client: int) -> State:
     return {name: tensor[client].detach() for name, tensor in stacked.items()}
-
-
-def _rows(state: State) -> list[torch.Tensor]:
-    """The tensors of one client as [1, ...], where they lie."""
-    return [tensor.detach().unsqueeze(0) for tensor in state.values()]

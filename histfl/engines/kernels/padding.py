@@ -7,21 +7,21 @@ import torch
 Axes = tuple[int, ...]
 
 
-def with_room(tensor: torch.Tensor, axes: Axes) -> torch.Tensor:
+def padded(tensor: torch.Tensor, axes: Axes) -> torch.Tensor:
     """`tensor` as a view of a copy in whose memory those axes are longer, with zeros beyond."""
-    sizes = _roomy(tensor, axes)
+    sizes = _padded_sizes(tensor, axes)
     if sizes == tensor.shape:
         return tensor
     return tensor.new_zeros(sizes)[tuple(map(slice, tensor.shape))].copy_(tensor)
 
 
-def whole(view: torch.Tensor, axes: Axes) -> torch.Tensor:
-    """A tensor made `with_room`, with what lies beyond."""
-    sizes = _roomy(view, axes)
+def with_padding(view: torch.Tensor, axes: Axes) -> torch.Tensor:
+    """A tensor made `padded`, with what lies beyond."""
+    sizes = _padded_sizes(view, axes)
     return view if sizes == view.shape else view.as_strided(sizes, view.stride())
 
 
-def _roomy(tensor: torch.Tensor, axes: Axes) -> tuple[int, ...]:
+def _padded_sizes(tensor: torch.Tensor, axes: Axes) -> tuple[int, ...]:
     """The tensor's shape with those axes rounded up to what products are fastest with: on a CPU multiples of
     16, where they are near (75 units take a fifth longer than 80, but 65 take less); on a GPU multiples of
     8 (75 units take up to half longer than 80)."""

@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 from torch.autograd.function import once_differentiable
 
-from histfl.engines.gpu.normalisation import summed
-from histfl.engines.layout import innermost, outermost
+from histfl.engines.kernels.gpu_normalisation import summed
+from histfl.engines.kernels.layout import innermost, outermost
 
 MOST_WIDE = 64  # channels of a program, or one group's where it has more
 AT_ONCE = 4096  # values that a program reads at once
@@ -86,23 +86,23 @@ def _normalise(
 
 
 @triton.jit
-def _pulled(
+def _grad_and_normal(
     values, gradient, further, output, at, known, mean, inverse, RELU: tl.constexpr, FURTHER: tl.constexpr
 ):
     """The gradient at some entries, with FURTHER of two readers and with RELU of what passed it, and the values
     normalised."""
-    pull = tl.load(gradient + at, mask=known, other=0.0).to(tl.float32)
+    grad = tl.load(gradient + at, mask=known, other=0.0).to(tl.float32)
     if FURTHER:
-        pull += tl.load(further + at, mask=known, other=0.0).to(tl.float32)
+        grad += tl.load(further + at, mask=known, other=0.0).to(tl.float32)
     if RELU:
-        pull = tl.where(tl.load(output + at, mask=known, other=0.0) > 0.0, pull, 0.0)
+        grad = tl.where(tl.load(output + at, mask=known, other=0.0) > 0.0, grad, 0.0)
     normal = (tl.load(values + at, mask=known, other=0.0).to(tl.float32) - mean[None, :]) * inverse[None, :]
-    return pull, normal
+    return grad, normal
 
 
 @triton.jit
-def _pull_back(
-    values, gradient, further, output, weight, mean, inverse, for_values, for_added, pulls, products, batch, rows,
+def _backward(
+    values, gradient, further, output, weight, mean, inverse, for_values, for_added, grads, products, batch, rows,
     CHANNELS: tl.constexpr, GROUP: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr,
     ADDED: tl.constexpr, RELU: tl.constexpr, FURTHER: tl.constexpr,
 ):  # fmt: skip
@@ -118,28 +118,28 @@ def _pull_back(
         row = first + tl.arange(0, ROWS)
         known = (row < rows)[:, None] & inside[None, :]
         at = before + row[:, None] * CHANNELS + channel[None, :]
-        pull, normal = _pulled(
+        grad, normal = _grad_and_normal(
             values, gradient, further, output, at, known, own_mean, own_inverse, RELU, FURTHER
         )
-        total += pull
-        product += pull * normal
-    pull_sum, product_sum = tl.sum(total, axis=0), tl.sum(product, axis=0)
-    tl.store(pulls + of_image, pull_sum, mask=inside)
+        total += grad
+        product += grad * normal
+    grad_sum, product_sum = tl.sum(total, axis=0), tl.sum(product, axis=0)
+    tl.store(grads + of_image, grad_sum, mask=inside)
     tl.store(products + of_image, product_sum, mask=inside)
-    mean_pull = _over_groups(own_weight * pull_sum, GROUP, WIDE) / (rows * GROUP)
+    mean_grad = _over_groups(own_weight * grad_sum, GROUP, WIDE) / (rows * GROUP)
     mean_product = _over_groups(own_weight * product_sum, GROUP, WIDE) / (rows * GROUP)
     for first in range(0, rows, ROWS):
         row = first + tl.arange(0, ROWS)
         known = (row < rows)[:, None] & inside[None, :]
         at = before + row[:, None] * CHANNELS + channel[None, :]
-        pull, normal = _pulled(
+        grad, normal = _grad_and_normal(
             values, gradient, further, output, at, known, own_mean, own_inverse, RELU, FURTHER
         )
-        found = own_weight[None, :] * pull - mean_pull[None, :] - normal * mean_product[None, :]
+        found = own_weight[None, :] * grad - mean_grad[None, :] - normal * mean_product[None, :]
         found *= own_inverse[None, :]
         tl.store(for_values + at, found.to(for_values.dtype.element_ty), mask=known)
         if ADDED:
-            tl.store(for_added + at, pull.to(for_added.dtype.element_ty), mask=known)
+            tl.store(for_added + at, grad.to(for_added.dtype.element_ty), mask=known)
 
 
 def stacked_group_normalisation(
@@ -195,12 +195,12 @@ class _StackedGroupNormalisation(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         inner, weight, spread, *output = ctx.saved_tensors
-        pull, further = (*map(innermost, gradients), None)[:2]
+        grad, further = (*map(innermost, gradients), None)[:2]
         grid, shape, rows = _launch(inner, ctx.group)
         sums, for_values = torch.empty_like(spread), torch.empty_like(inner)
         for_added = torch.empty_like(inner) if ctx.added else None
-        _pull_back[grid](
-            inner, pull, further, *(output or [None]), weight, *spread, for_values, for_added, *sums,
+        _backward[grid](
+            inner, grad, further, *(output or [None]), weight, *spread, for_values, for_added, *sums,
             inner.shape[1], rows, **shape, ADDED=ctx.added, RELU=ctx.relu, FURTHER=further is not None,
         )  # fmt: skip
         for_bias, for_weight = sums.sum(dim=2)

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch.autograd.function import once_differentiable
 
-from histfl.engines.layout import innermost, outermost
+from histfl.engines.kernels.layout import innermost, outermost
 
 PARTS = 32  # of the rows, so that even a few clients fill a GPU
 ROWS = 64  # of 64 channels read at once; more of fewer
@@ -30,7 +30,7 @@ class Moments:
 
     @classmethod
     def empty(cls, values: torch.Tensor, rows_each: int) -> Moments:
-        """Room for those of values [client, batch, height, width, channel]."""
+        """Empty ones, for values [client, batch, height, width, channel]."""
         parts = triton.cdiv(values.shape[1:4].numel(), rows_each)
         shape = 2, len(values), parts, values.shape[-1]
         means, squares = torch.empty(shape, dtype=torch.float32, device=values.device)
@@ -140,18 +140,18 @@ def _normalise(
 
 
 @triton.jit
-def _pulled(values, gradient, at, known, mean, inverse, weight, bias, RELU: tl.constexpr):
+def _grad_and_normal(values, gradient, at, known, mean, inverse, weight, bias, RELU: tl.constexpr):
     """The gradient at some entries, behind the RELU if there is one, and the values normalised."""
-    pull = tl.load(gradient + at, mask=known, other=0.0).to(tl.float32)
+    grad = tl.load(gradient + at, mask=known, other=0.0).to(tl.float32)
     normal = (tl.load(values + at, mask=known, other=0.0).to(tl.float32) - mean[None, :]) * inverse[None, :]
     if RELU:
-        pull = tl.where(normal * weight[None, :] + bias[None, :] > 0.0, pull, 0.0)
-    return pull, normal
+        grad = tl.where(normal * weight[None, :] + bias[None, :] > 0.0, grad, 0.0)
+    return grad, normal
 
 
 @triton.jit
-def _pull_sums(
-    values, gradient, further, mean, inverse, weight, bias, output, cut, pulls, products, rows, rows_each,
+def _grad_sums(
+    values, gradient, further, mean, inverse, weight, bias, output, cut, grads, products, rows, rows_each,
     CHANNELS: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr,
     RELU: tl.constexpr, CUT: tl.constexpr, FURTHER: tl.constexpr,
 ):  # fmt: skip
@@ -172,31 +172,31 @@ def _pull_sums(
         row = first + tl.arange(0, ROWS)
         known = (row < end)[:, None] & inside[None, :]
         at = row[:, None] * CHANNELS + channel[None, :]
-        pull, normal = _pulled(
+        grad, normal = _grad_and_normal(
             values + before, gradient + before, at, known, own_mean, own_inverse, own_weight, own_bias, RELU
         )
         if FURTHER:
-            pull += tl.load(further + before + at, mask=known, other=0.0).to(tl.float32)
+            grad += tl.load(further + before + at, mask=known, other=0.0).to(tl.float32)
         if CUT:
-            pull = tl.where(tl.load(output + before + at, mask=known, other=0.0) > 0.0, pull, 0.0)
-            tl.store(cut + before + at, pull.to(cut.dtype.element_ty), mask=known)
-        total += pull
-        product += pull * normal
+            grad = tl.where(tl.load(output + before + at, mask=known, other=0.0) > 0.0, grad, 0.0)
+            tl.store(cut + before + at, grad.to(cut.dtype.element_ty), mask=known)
+        total += grad
+        product += grad * normal
     to = (client * tl.num_programs(1) + part) * CHANNELS + channel
-    tl.store(pulls + to, tl.sum(total, axis=0), mask=inside)
+    tl.store(grads + to, tl.sum(total, axis=0), mask=inside)
     tl.store(products + to, tl.sum(product, axis=0), mask=inside)
 
 
 @triton.jit
 def _value_gradient(
-    values, gradient, mean, inverse, weight, bias, pulls, products, result, rows, rows_each,
+    values, gradient, mean, inverse, weight, bias, grads, products, result, rows, rows_each,
     CHANNELS: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, RELU: tl.constexpr,
 ):  # fmt: skip
     client, part = tl.program_id(2), tl.program_id(1)
     channel, inside, own_mean, own_inverse, own_weight, own_bias = _channels(
         mean, inverse, weight, bias, CHANNELS, WIDE
     )
-    mean_pull = tl.load(pulls + client * CHANNELS + channel, mask=inside, other=0.0) / rows
+    mean_grad = tl.load(grads + client * CHANNELS + channel, mask=inside, other=0.0) / rows
     mean_product = tl.load(products + client * CHANNELS + channel, mask=inside, other=0.0) / rows
     before = client.to(tl.int64) * rows * CHANNELS
     end = tl.minimum((part + 1) * rows_each, rows)
@@ -204,11 +204,11 @@ def _value_gradient(
         row = first + tl.arange(0, ROWS)
         known = (row < end)[:, None] & inside[None, :]
         at = row[:, None] * CHANNELS + channel[None, :]
-        pull, normal = _pulled(
+        grad, normal = _grad_and_normal(
             values + before, gradient + before, at, known, own_mean, own_inverse, own_weight, own_bias, RELU
         )
         found = (own_weight * own_inverse)[None, :] * (
-            pull - mean_pull[None, :] - normal * mean_product[None, :]
+            grad - mean_grad[None, :] - normal * mean_product[None, :]
         )
         tl.store(result + before + at, found.to(result.dtype.element_ty), mask=known)
 
@@ -278,26 +278,26 @@ class _StackedNormalisation(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         inner, weight, bias, spread, *output = ctx.saved_tensors
-        pull, *more = map(innermost, gradients)
+        grad, *more = map(innermost, gradients)
         if more and not ctx.cut:
-            pull = pull + more.pop()
+            grad = grad + more.pop()
         further = more[0] if more else None
         grid, shape, rows, rows_each = _launch(inner)
         parts = torch.empty(2, len(inner), grid[1], inner.shape[-1], dtype=torch.float32, device=inner.device)
         cut = torch.empty_like(inner) if ctx.cut else None
         relu = ctx.relu and not ctx.cut
-        _pull_sums[grid](
-            inner, pull, further, *spread, weight, bias, *(output or [None]), cut, *parts,
+        _grad_sums[grid](
+            inner, grad, further, *spread, weight, bias, *(output or [None]), cut, *parts,
             rows, rows_each, **shape, RELU=relu, CUT=ctx.cut, FURTHER=further is not None,
         )  # fmt: skip
-        pull = pull if cut is None else cut
+        grad = grad if cut is None else cut
         sums = parts.sum(dim=2)
         result = torch.empty_like(inner)
         _value_gradient[grid](
-            inner, pull, *spread, weight, bias, *sums, result, rows, rows_each, **shape, RELU=relu
+            inner, grad, *spread, weight, bias, *sums, result, rows, rows_each, **shape, RELU=relu
         )
         for_bias, for_weight = sums
-        for_added = outermost(pull) if ctx.added else None
+        for_added = outermost(grad) if ctx.added else None
         of_affine = for_weight.to(weight.dtype), for_bias.to(bias.dtype)
         return outermost(result), *of_affine, for_added, None, None, None, None
 

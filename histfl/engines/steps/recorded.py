@@ -19,7 +19,8 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from histfl.engines.blocks import Block, Drawn, Samples, Way, num_clients
+from histfl.engines.blocks import Block, Stepper, num_clients
+from histfl.engines.samples import Drawn, Samples
 from histfl.partition import State
 from histfl.training import Task
 
@@ -64,13 +65,13 @@ def _no_garbage_collected() -> Iterator[None]:
             gc.enable()
 
 
-class CapturedTrainer:
-    """Replays the local steps of a block; of several ways the fastest on the first block is kept."""
+class RecordedTrainer:
+    """Replays the local steps of a block; of several steppers the fastest on the first block is kept."""
 
-    def __init__(self, task: Task, ways: Sequence[Way]) -> None:
+    def __init__(self, task: Task, steppers: Sequence[Stepper]) -> None:
         self.task = task
         self.samples = Samples(task)
-        self._ways = tuple(ways)
+        self._steppers = tuple(steppers)
         self._recordings: OrderedDict[object, _Recording] = OrderedDict()
         self._most: int | None = None
         self._drawn: tuple[int, dict[object, Drawn]] = -1, {}  # of a global round, by its length and clients
@@ -108,74 +109,73 @@ class CapturedTrainer:
         return drawn[key].at(slice(part.edge_round * steps, (part.edge_round + 1) * steps))
 
     def _recording(self, block: Block) -> _Recording:
-        room = rounded_up(num_clients(block))
+        size = rounded_up(num_clients(block))
         shapes = tuple((name, tensor.shape) for name, tensor in block[0].state.items())
-        key = (room, shapes)
+        key = (size, shapes)
         if key not in self._recordings:
-            self._recordings[key] = self._fastest(block, room)
+            self._recordings[key] = self._fastest(block, size)
             while len(self._recordings) > MOST_RECORDINGS:
                 self._recordings.popitem(last=False)
         self._recordings.move_to_end(key)
         return self._recordings[key]
 
-    def _fastest(self, block: Block, room: int) -> _Recording:
-        if len(self._ways) == 1:
-            return _Recording(self._ways[0], self.samples, block, room)
-        found: list[tuple[float, Way, _Recording]] = []
+    def _fastest(self, block: Block, size: int) -> _Recording:
+        if len(self._steppers) == 1:
+            return _Recording(self._steppers[0], self.samples, block, size)
+        found: list[tuple[float, Stepper, _Recording]] = []
         failed: Exception | None = None
-        for way in self._ways:
+        for stepper in self._steppers:
             try:
-                recording = _Recording(way, self.samples, block, room)
+                recording = _Recording(stepper, self.samples, block, size)
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as error:  # vmap has no rule for some operations in half precision
                 failed = error
-                _log.debug("%s cannot be recorded", type(way).__name__, exc_info=True)
+                _log.debug("%s cannot be recorded", type(stepper).__name__, exc_info=True)
             else:
-                found.append((recording.step_seconds(), way, recording))
-                _log.debug("%s takes %.3g s a step", type(way).__name__, found[-1][0])
+                found.append((recording.step_seconds(), stepper, recording))
+                _log.debug("%s takes %.3g s a step", type(stepper).__name__, found[-1][0])
         if not found:
-            raise failed or RuntimeError("no way to step the clients")
-        _, way, recording = min(found, key=lambda timed: timed[0])
-        self._ways = (way,)
+            raise failed or RuntimeError("nothing steps the clients")
+        _, stepper, recording = min(found, key=lambda timed: timed[0])
+        self._steppers = (stepper,)
         return recording
 
 
 def rounded_up(clients: int) -> int:
-    """Room for at least that many clients, an eighth too much at most: where the number that takes part
+    """A size for at least that many clients, an eighth too much at most: where the number that takes part
     changes from round to round, a few recordings serve all of them."""
     unit = max(1, (1 << clients.bit_length() - 1) // 8)
     return math.ceil(clients / unit) * unit
 
 
 class _Recording:
-    """A few steps of `room` clients with the block's shapes."""
+    """A few steps of `size` clients with the block's shapes."""
 
-    def __init__(self, way: Way, samples: Samples, block: Block, room: int) -> None:
+    def __init__(self, stepper: Stepper, samples: Samples, block: Block, size: int) -> None:
         local, device = samples.task.local, samples.task.data.inputs.device
         part = block[0]
-        self.state = {name: way.placed(name, _roomy(x, room)) for name, x in part.state.items()}
-        self.key, keyed = samples.room_for_keys(room)
-        self.constants = {name: _roomy(x, room) for name, x in part.job.constants.items()} | keyed
-        self.velocity = (
-            {name: torch.zeros_like(x) for name, x in self.state.items()} if local.momentum else {}
-        )
-        self.losses = torch.zeros(room, device=device)
+        self.state = {name: stepper.laid_out(name, _repeated(x, size)) for name, x in part.state.items()}
+        self.key, keyed = samples.empty_keys(size)
+        self.constants = {name: _repeated(x, size) for name, x in part.job.constants.items()} | keyed
+        self.optimiser = local.optimiser
+        self.slots = local.optimiser.slots(list(self.state.values()))
+        self.losses = torch.zeros(size, device=device)
         self.step = torch.zeros(1, dtype=torch.int64, device=device)
-        shape = local.local_steps, room
+        shape = local.local_steps, size
         self.drawn = Drawn(
             torch.zeros(*shape, local.batch_size, dtype=torch.int64, device=device),
             torch.zeros(shape, dtype=torch.int64, device=device) if keyed else None,
         )
 
         # The next few steps follow from one launch, which takes the host as long as several small kernels.
-        self.steps_each = max(n for n in range(1, way.steps_a_launch + 1) if local.local_steps % n == 0)
+        self.steps_each = max(n for n in range(1, stepper.steps_a_launch + 1) if local.local_steps % n == 0)
 
-        self.replay_steps = record(self._steps(way, samples), device)
+        self.replay_steps = record(self._steps(stepper, samples), device)
 
-    def _steps(self, way: Way, samples: Samples) -> Callable[[], None]:
+    def _steps(self, stepper: Stepper, samples: Samples) -> Callable[[], None]:
         """What is recorded. It holds the tensors and not the recording, which is then freed when dropped."""
-        state, constants, velocity = self.state, self.constants, self.velocity
+        state, constants, slots = self.state, self.constants, self.slots
         step, drawn, key = self.step, self.drawn, self.key
         total, each = self.losses, self.steps_each
         following = torch.arange(each, device=step.device)
@@ -184,8 +184,7 @@ class _Recording:
             chosen = drawn.at(step + following)
             # New leaves: autograd waits for the stream on which a leaf was first used.
             leaves = {name: tensor.detach().requires_grad_() for name, tensor in state.items()}
-            _, losses = way.steps(leaves, constants, samples.batches(chosen, key), velocity or None)
-            total.add_(losses)
+            total.add_(stepper.steps(leaves, constants, samples.batches(chosen, key), slots))
             step.add_(each)
 
         return steps
@@ -201,11 +200,11 @@ class _Recording:
                     new = [tensor.expand_as(row) for tensor, row in zip(given.values(), kept, strict=True)]
                     torch._foreach_copy_(kept, new)
             first = rows.stop
-        self.drawn.indices[:, :first].copy_(drawn.indices)
+        self.drawn.numbers[:, :first].copy_(drawn.numbers)
         if self.drawn.keys is not None and drawn.keys is not None:
             self.drawn.keys[:, :first].copy_(drawn.keys)
         self._restart()
-        for _ in range(len(drawn.indices) // self.steps_each):
+        for _ in range(len(drawn.numbers) // self.steps_each):
             self.replay_steps()
         models = {name: tensor[:first].clone() for name, tensor in self.state.items()}
         return models, self.losses[:first].clone()
@@ -224,9 +223,9 @@ class _Recording:
     def _restart(self) -> None:
         self.losses.zero_()
         self.step.zero_()
-        for tensor in self.velocity.values():
-            tensor.zero_()
+        for kept, first in zip(self.slots, self.optimiser.slots(list(self.state.values())), strict=True):
+            torch._foreach_copy_(kept, first)
 
 
-def _roomy(tensor: torch.Tensor, room: int) -> torch.Tensor:
-    return tensor.expand(room, *tensor.shape).clone(memory_format=torch.contiguous_format)
+def _repeated(tensor: torch.Tensor, size: int) -> torch.Tensor:
+    return tensor.expand(size, *tensor.shape).clone(memory_format=torch.contiguous_format)

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-from histfl.engines.stacked_graph import Rewritten, is_relu
+from histfl.engines.steps.graph import Rewritten, is_relu
 from histfl.partition import is_group_norm
 from histfl.training.precision import Precision
 
@@ -22,9 +22,9 @@ class GpuImages:
         self.half = torch.bfloat16 if precision == "bf16" else None
 
     def __call__(self, layer: nn.Module) -> Rewritten | None:
-        from histfl.engines.gpu.convolution import Convolution, stacked_convolution
-        from histfl.engines.gpu.group_normalisation import stacked_group_normalisation
-        from histfl.engines.gpu.normalisation import stacked_normalisation
+        from histfl.engines.kernels.gpu_convolution import Convolution, stacked_convolution
+        from histfl.engines.kernels.gpu_group_normalisation import stacked_group_normalisation
+        from histfl.engines.kernels.gpu_normalisation import stacked_normalisation
 
         if type(layer) is nn.Conv2d and (geometry := _geometry(layer)) is not None:
             return stacked_convolution, (Convolution(*geometry), self.half)
@@ -46,8 +46,8 @@ class GpuImages:
         """A sum and a ReLU after a normalisation that nothing else reads become parts of it, and a convolution
         before one by the batch takes the moments of its outputs; a ReLU before a max-pooling follows it, which is the same
         with less to do."""
-        from histfl.engines.gpu.group_normalisation import stacked_group_normalisation
-        from histfl.engines.gpu.normalisation import stacked_normalisation
+        from histfl.engines.kernels.gpu_group_normalisation import stacked_group_normalisation
+        from histfl.engines.kernels.gpu_normalisation import stacked_normalisation
 
         for node in list(graph.nodes):
             if node.target in (stacked_normalisation, stacked_group_normalisation):
@@ -92,7 +92,7 @@ def _for_two_readers(graph: fx.Graph, node: fx.Node) -> None:
 
 
 def _with_moments(graph: fx.Graph, node: fx.Node) -> None:
-    from histfl.engines.gpu.convolution import stacked_convolution
+    from histfl.engines.kernels.gpu_convolution import stacked_convolution
 
     before = node.args[0]
     if isinstance(before, fx.Node) and before.target is stacked_convolution and len(before.users) == 1:

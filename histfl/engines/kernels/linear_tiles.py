@@ -20,7 +20,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from histfl.engines.cpu.compiled import compiled
+from histfl.engines.kernels.compiled import compiled
 
 VECTOR_BYTES = 64
 ROWS = VECTORS = 5  # of a tile: 25 of 32 registers, 5 more for a row of vectors and one for their factor

@@ -1,1 +1,0 @@
-"""Threads, and kernels compiled by numba (the extra `fast`), for clients that train on a CPU."""

@@ -1,1 +1,0 @@
-"""Recorded steps, and layers of many clients as single launches in Triton, which comes with torch for CUDA."""
