@@ -81,6 +81,9 @@ def train(
     split: str | Sequence[npt.ArrayLike] | None = None,
     method: str = "hist",
     uplink: str | Mapping[str, Any] = "fdma",
+    codec: str | Mapping[str, Any] = "plain",
+    cloud: str | Mapping[str, Any] = "replace",
+    objective: str | Mapping[str, Any] = "classification",
     optimiser: str | Mapping[str, Any] | Optimiser = "sgd",
     loss: Loss | None = None,
     device: str | torch.device = "auto",
@@ -95,7 +98,8 @@ def train(
 
     The sets are torch Datasets of (input, target) or pairs of tensors; the model returns scores
     [sample, class]. `split` names how the samples are spread over the clients (default: shards), or has a list of
-    sample numbers for every client, cell 0's clients first. `uplink` is a name or a table of that section.
+    sample numbers for every client, cell 0's clients first. `uplink`, `codec`, `cloud` and `objective` are
+    names, or tables of those sections.
     `optimiser` is the clients': a name, a table of it and its options, or an object (`histfl.training.optimisers`).
     `loss(outputs, targets)` is the mean over the batch. Further keywords are keys of the configuration: rounds,
     edge_rounds, local_steps, batch_size, learning_rate, sizes, include, exclude, active_cells, participants, dropout,
@@ -108,10 +112,6 @@ def train(
         raise UsageError(
             f"train() takes a torch.nn.Module and network=histfl.Network, not {type(model).__name__} and "
             f"{type(network).__name__}"
-        )
-    if not isinstance(uplink, str | Mapping):
-        raise UsageError(
-            f"train(uplink={shown(uplink)}): give a name, such as 'fdma', or a table of the uplink's settings"
         )
     if on_round is not None and not callable(on_round):
         raise UsageError(f"train(on_round={shown(on_round)}): give a function of a round's record")
@@ -130,7 +130,10 @@ def train(
         "data": {"name": "custom"},
         "method": {"name": method},
         "network": {"cells": network.num_cells, "clients": network.num_clients, "profile": "given"},
-        "uplink": {"name": uplink} if isinstance(uplink, str) else dict(uplink),
+        "uplink": _named("uplink", uplink),
+        "codec": _named("codec", codec),
+        "cloud": _named("cloud", cloud),
+        "objective": _named("objective", objective),
     }
     tables, own_optimiser = _optimiser(optimiser, settings)
     sections |= tables
@@ -186,6 +189,17 @@ def _following(on_round: OnRound, folder: Path | None) -> OnRound:
             ) from error
 
     return follow
+
+
+def _named(section: str, chosen: str | Mapping[str, Any]) -> dict[str, Any]:
+    """A section's table from a choice by name or by table."""
+    if isinstance(chosen, str):
+        return {"name": chosen}
+    if not isinstance(chosen, Mapping):
+        raise UsageError(
+            f"train({section}={shown(chosen)}): give a name, or a table of the section [{section}]"
+        )
+    return dict(chosen)
 
 
 def _optimiser(

@@ -13,7 +13,7 @@ from histfl.partition import State
 from histfl.seeds import lent_to_layers
 from histfl.training.batches import BatchKeys, batch_numbers, load_batch
 from histfl.training.dropout import key_names, step_keys
-from histfl.training.jobs import CellJob, CellResult
+from histfl.training.jobs import CellJob, CellResult, received
 from histfl.training.local import client_steps
 from histfl.training.precision import products
 
@@ -82,7 +82,8 @@ def _train_clients(
                 training=task.local,
             )
         losses.append(loss)
-        yield {name: tensor.unsqueeze(0) for name, tensor in final.items()}
+        one = {name: tensor.unsqueeze(0) for name, tensor in final.items()}
+        yield received(job, edge_round, state, one, np.array([client]))
 
 
 def _own_buffers(model: nn.Module) -> State:

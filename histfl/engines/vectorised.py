@@ -32,6 +32,7 @@ from histfl.engines.threads import ThreadPool
 from histfl.errors import UsageError
 from histfl.partition import State
 from histfl.training import CellJob, CellResult, Task
+from histfl.training.jobs import received
 from histfl.training.precision import products
 
 
@@ -177,7 +178,8 @@ def _run_cells(jobs: Sequence[CellJob], trainer: Trainer, mapper: _Mapper) -> li
         trained = mapper(cut_into_blocks(parts, most))
         # They come in the order of the parts, so an uplink reads its cell's without waiting for all.
         for place, own in groupby(trained, key=lambda part: part.place):
-            job, finals = jobs[place], _finals(own, losses[place])
+            job = jobs[place]
+            finals = _finals(job, edge_round, states[place], own, losses[place])
             states[place], error = job.task.uplink.aggregate(
                 states[place], finals, job.link, edge_round, job.task.local.learning_rate
             )
@@ -185,10 +187,16 @@ def _run_cells(jobs: Sequence[CellJob], trainer: Trainer, mapper: _Mapper) -> li
     return [_End(*end) for end in zip(states, losses, errors, strict=True)]
 
 
-def _finals(trained: Iterable[_Trained], losses: list[torch.Tensor]) -> Iterator[State]:
+def _finals(
+    job: CellJob, edge_round: int, state: State, trained: Iterable[_Trained], losses: list[torch.Tensor]
+) -> Iterator[State]:
+    """The models that reach the edge, in the order of the clients."""
+    clients, heard = job.schedule.arrived[edge_round] + job.cell.first_client, 0
     for part in trained:
         losses.append(part.losses)
-        yield part.final
+        own = clients[heard : heard + len(part.losses)]
+        yield received(job, edge_round, state, part.final, own)
+        heard += len(own)
 
 
 def _results(ends: Sequence[_End], local_steps: int) -> list[CellResult]:

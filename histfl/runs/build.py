@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 from histfl import data as datasets
-from histfl.choices import made
 from histfl.data import Split, TensorData
 from histfl.devices import choose_device, one_torch_thread
 from histfl.engines import choose_engine
@@ -32,7 +31,6 @@ from histfl.runs.fit import EXAMPLES, check_fit, check_parameters, check_precisi
 from histfl.runs.sizes import check_shares, dealer_of, size_policy
 from histfl.seeds import Seeds
 from histfl.training import Engine, Hist, LocalTraining, Participation, Task, Uplink
-from histfl.training.cloud import CLOUD_STEPS, CloudStep
 from histfl.training.dropout import key_dropout
 from histfl.training.methods import METHODS
 from histfl.training.objective import Loss, Objective
@@ -114,7 +112,8 @@ def check(config: Config) -> Network:
     network = build_network(config)
     build_participation(config).check(network)
     check_shares(config.method, network.num_cells)
-    build_cloud(config)
+    config.cloud.made()
+    config.codec.made()
     config.objective.made()
     build_optimiser(config)
     return network
@@ -308,7 +307,7 @@ def build(
             participation=participation,
             edge_rounds=config.training.edge_rounds,
             dealer=dealer,
-            cloud=build_cloud(config),
+            cloud=config.cloud.made(),
             clock=clock,
         ),
         model=model,
@@ -343,14 +342,10 @@ def _task(
         ),
         objective=objective,
         uplink=uplink,
+        codec=config.codec.made(),
         seeds=Seeds(settings.seed),
         augment=datasets.augmentation(config.data.augment, train.inputs),
     )
-
-
-def build_cloud(config: Config) -> CloudStep:
-    """What the cloud makes of a merged model."""
-    return made("cloud", CLOUD_STEPS, config.cloud.name, config.cloud.options)
 
 
 def build_optimiser(config: Config) -> Optimiser:
@@ -375,8 +370,9 @@ def _with_network(config: Config, network: Network) -> Config:
 
 
 def bits_per_parameter(config: Config, dtype: torch.dtype) -> float:
-    """What a client sends for a parameter: as many bits as it is stored in, where nothing else is said."""
-    return config.uplink.bits_per_parameter or 8.0 * dtype.itemsize
+    """What a client sends for a parameter: as many bits as it is stored in, where nothing else is said, in the form
+    that the codec gives it."""
+    return config.codec.made().bits_per_parameter(config.uplink.bits_per_parameter or 8.0 * dtype.itemsize)
 
 
 def build_uplink(config: Config, bits: float) -> Radio:

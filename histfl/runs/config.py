@@ -5,18 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from typing import Annotated, Any, Literal, Self
 
 import tomli_w
-from pydantic import ConfigDict, Field, PrivateAttr, field_validator, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
-from histfl.choices import OneOf, check_choice, made
+from histfl.choices import OneOf, check_choice
 from histfl.data import GIVEN, SPLITS
 from histfl.data.splits import DEFAULT_CONCENTRATION
 from histfl.errors import article, did_you_mean
 from histfl.factories import KINDS, SPLIT, check_callable, module_of, plugins
 from histfl.network import DEFAULT_CPU_HZ, DEFAULT_SNR_DB, DEFAULT_TRANSMIT_POWER_W, MAX_CLIENTS
+from histfl.runs.named import CloudSettings, CodecSettings, ObjectiveSettings, OptimiserSettings
 from histfl.runs.uplink import UplinkSettings
 from histfl.settings import (
     Count,
@@ -32,9 +32,8 @@ from histfl.settings import (
 )
 from histfl.sizing.policies import POLICIES, UNIFORM
 from histfl.sizing.problem import DEFAULT_CAP_RATIO
-from histfl.training.cloud import CLOUD_STEPS
 from histfl.training.methods import DEFAULT_METHOD, METHODS
-from histfl.training.objective import METRICS, OBJECTIVES, Objective
+from histfl.training.objective import OBJECTIVES
 from histfl.training.optimisers import GIVEN as OWN_OPTIMISER
 from histfl.training.optimisers import OPTIMISERS
 from histfl.training.precision import Precision
@@ -208,16 +207,6 @@ class TrainingSettings(Settings):
         return name
 
 
-class OptimiserSettings(Settings):
-    """The options of `training.optimiser`, but for those that have a key in `[training]`."""
-
-    model_config = ConfigDict(extra="allow")
-
-    @property
-    def options(self) -> dict[str, Any]:
-        return dict(self.model_extra or {})
-
-
 class MethodSettings(Settings):
     """The method: how the model is cut into the cells' submodels."""
 
@@ -242,47 +231,6 @@ class MethodSettings(Settings):
     exclude: tuple[str, ...] = Field(default=(), description="patterns of the layers that stay whole")
 
 
-class CloudSettings(Named):
-    """The cloud: what it makes of the merged model, and that step's own options."""
-
-    name: str = Field(default="replace", description="`replace`: the merged model is the new one")
-
-    @field_validator("name")
-    @classmethod
-    def _known(cls, name: str) -> str:
-        check_choice("cloud step", CLOUD_STEPS, name)
-        return name
-
-
-class ObjectiveSettings(Named):
-    """The objective: what is learnt, and that objective's own options."""
-
-    name: str = Field(default="classification", description="`classification`: one class a sample")
-    metrics: tuple[str, ...] = Field(
-        default=(), description="of the test set, in every record beside the objective's own"
-    )
-
-    @field_validator("name")
-    @classmethod
-    def _known(cls, name: str) -> str:
-        check_choice("objective", OBJECTIVES, name)
-        return name
-
-    @field_validator("metrics")
-    @classmethod
-    def _known_metrics(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        for name in names:
-            check_choice("metric", METRICS, name)
-        return names
-
-    def made(self) -> Objective:
-        """The objective, with the further metrics."""
-        objective = made("objective", OBJECTIVES, self.name, self.options)
-        return replace(
-            objective, metrics={**objective.metrics, **{name: METRICS[name]() for name in self.metrics}}
-        )
-
-
 class TheorySettings(Settings):
     """The constants of the convergence theorems, for `histfl bound`."""
 
@@ -301,6 +249,7 @@ class Config(Settings):
     optimiser: OptimiserSettings = OptimiserSettings()
     method: MethodSettings = MethodSettings()
     uplink: UplinkSettings = UplinkSettings()
+    codec: CodecSettings = CodecSettings()
     cloud: CloudSettings = CloudSettings()
     objective: ObjectiveSettings = ObjectiveSettings()
     theory: TheorySettings = TheorySettings()

@@ -18,6 +18,7 @@ from histfl.data import CropFlip, Split, TensorData
 from histfl.network import Cell, Network
 from histfl.partition import State
 from histfl.seeds import Seeds
+from histfl.training.codecs import Codec, Plain
 from histfl.training.local import LocalTraining
 from histfl.training.objective import Loss, Objective
 from histfl.training.participation import CellSchedule
@@ -89,6 +90,7 @@ class Task:
     objective: Objective
     uplink: Uplink
     seeds: Seeds
+    codec: Codec = field(default_factory=Plain)
     augment: CropFlip | None = None
 
     @property
@@ -129,6 +131,12 @@ class CellResult:
     client_steps: int
     edge_error: float
     carried: State = field(default_factory=dict)
+
+
+def received(job: CellJob, edge_round: int, state: State, finals: State, clients: Ints) -> State:
+    """What the edge, whose model is `state`, decodes of the `clients`' models [client, ...]."""
+    task = job.task
+    return task.codec.decoded(state, finals, clients, task.seeds.key("codec", job.round, edge_round))
 
 
 class Engine(Protocol):

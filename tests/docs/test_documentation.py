@@ -42,7 +42,8 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    exec(compile("\n".join(blocks(page, "python")), page, "exec"), {"__name__": "page"})
+    code = compile("\n".join(blocks(page, "python")), page, "exec", dont_inherit=True)
+    exec(code, {"__name__": "page"})
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "sh")])

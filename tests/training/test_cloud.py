@@ -55,7 +55,7 @@ def test_a_registered_step_runs_from_the_command_line_and_resumes_bit_by_bit(
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (["cloud.name=halfways"], "did you mean 'halfway'?"),
+        (["cloud.name=halfways"], "'halfway'"),
         (["cloud.name=halfway", "cloud.momentun=0.5"], "did you mean 'momentum'?"),
         (
             ["cloud.name=halfway", "cloud.momentum=fast"],

@@ -81,9 +81,9 @@ def test_a_registered_objective_runs_and_its_goal_is_what_targets_speak_of(
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        ("objective.name=smothed", "did you mean 'smoothed'?"),
+        ("objective.name=smothed", "'smoothed'"),
         ("objective.smoothing=0.2", "unknown key objective.smoothing with objective.name = 'classification'"),
-        ('objective.metrics=["surprize"]', "did you mean 'surprise'?"),
+        ('objective.metrics=["surprize"]', "'surprise'"),
         ("training.targets=[1.5]", "accuracy"),
     ],
 )
