@@ -1,5 +1,7 @@
 """The few error types; every message names the value, the place and the remedy."""
 
+from __future__ import annotations
+
 import difflib
 import errno
 from collections.abc import Iterable
@@ -39,9 +41,13 @@ class DivergedError(HistflError):
     """Training produced a non-finite loss; the message ends with what helps."""
 
     def __init__(self, what: str) -> None:
+        self.what = what
         super().__init__(
             f"{what}; lower training.learning_rate or set training.clip_norm (over the air a higher SNR helps too)"
         )
+
+    def __reduce__(self) -> tuple[type[DivergedError], tuple[str]]:
+        return type(self), (self.what,)  # in another process its words are not said twice
 
 
 class StorageError(HistflError):

@@ -1,24 +1,28 @@
-"""Carrying out one or many runs, with progress, followers and a page that compares them."""
+"""Carrying out one or many runs, with progress, trackers and a page that compares them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
 from rich.table import Table
 from rich.text import Text
 
-from histfl.cli.output import console, interruptible, print_json, say, warn
+from histfl.cli.output import console, interruptible, print_json, say, to_go_on, warn
 from histfl.errors import DivergedError, UsageError
-from histfl.terminal import StillAt, Terminal
+from histfl.terminal import Terminal
 
 if TYPE_CHECKING:
-    from histfl.reports.live import Follower
+    from histfl.reports.live import Follower, LivePage
     from histfl.runs.config import Config
+    from histfl.runs.jobs import Begun, Execution, Job, Tally
+    from histfl.runs.run import Run
+
+MORE_IS_LEFT = 3  # the exit code of a command that its --minutes ended
+FEW_RUNS = 4
 
 
 def free_folder(name: str) -> Path:
@@ -30,144 +34,143 @@ def free_folder(name: str) -> Path:
     raise UsageError("runs/ is full; give --out")
 
 
-FEW_RUNS = 4
-
-
 @dataclass(frozen=True)
-class Choices:
-    """How runs are carried out and followed; nothing of it changes their numbers."""
+class Trackers:
+    """Where else runs are followed."""
 
-    data_dir: Path | None
-    device: str
-    engine: str
-    memory_gb: float | None = None
-    resume: bool = False
     tensorboard: bool = False
     mlflow: bool = False
     mlflow_uri: str | None = None
 
-    def followers(self, name: str, config: Config, folder: Path) -> list[Follower]:
+    def __bool__(self) -> bool:
+        return self.tensorboard or self.mlflow or self.mlflow_uri is not None
+
+    def of(self, job: Job) -> list[Follower]:
         from histfl.reports.mlflow import MLflow
         from histfl.reports.tensorboard import TensorBoard
 
+        folder = job.folder
         chosen: list[Follower] = [TensorBoard(folder / "tensorboard")] if self.tensorboard else []
         if self.mlflow or self.mlflow_uri:
-            chosen.append(MLflow(name, config, folder, self.mlflow_uri, resume=self.resume))
+            chosen.append(MLflow(job.name, job.configs[-1], folder, self.mlflow_uri, resume=job.resume))
         return chosen
 
 
+@dataclass
+class _Told:
+    """What the runs have said so far, and the page that follows them."""
+
+    page: LivePage
+    several: bool
+    summaries: dict[str, dict[str, Any]] = field(default_factory=dict)
+    computing: set[str] = field(default_factory=set)
+
+    def add(self, name: str, summary: dict[str, Any]) -> None:
+        self.summaries[name] = summary
+        if (said := summary["computing"]) not in self.computing:
+            self.computing.add(said)
+            say(said, err=True)
+
+
+class _Watcher:
+    """Tells the user, the trackers and the page of one run."""
+
+    def __init__(self, job: Job, followers: Sequence[Follower], told: _Told) -> None:
+        from histfl.reports.live import Telling
+        from histfl.runs.store import RunFolder
+
+        self._name, self._told = job.name, told
+        self._followers = Telling(followers, RunFolder(job.folder), warn)
+
+    def on_start(self, begun: Begun) -> None:
+        for sentence in (begun.share, *begun.doubts):
+            warn(f"{self._name}: {sentence}" if self._told.several else sentence)
+
+    def on_round(self, record: dict[str, Any]) -> None:
+        self._followers.on_round(record)
+        self._told.page.on_round(record)
+
+    def on_end(self, run: Run) -> None:
+        self._followers.on_end(run)
+        self._told.add(self._name, run.summary)
+
+    def on_diverged(self, error: DivergedError) -> None:
+        if not self._told.several:
+            raise error
+        warn(f"{self._name}: {error}")
+
+    def close(self, *, finished: bool) -> None:
+        self._followers.close(finished=finished)
+
+
 def run_all(
-    configs: Mapping[str, Config], folders: Mapping[str, Path], top: Path, choices: Choices
-) -> dict[str, dict[str, Any]]:
+    configs: Mapping[str, Config],
+    folders: Mapping[str, Path],
+    top: Path,
+    execution: Execution,
+    trackers: Trackers,
+    *,
+    resume: bool,
+) -> tuple[Tally, dict[str, dict[str, Any]]]:
     """Run each configuration into its folder; the comparison page in `top` follows them.
 
-    Of several, one that diverges is said and left out of the summaries, and the others go on.
+    What became of the runs, and the summaries of those that are done. Of several, one that diverges is said, and the
+    others go on; of those done before, nothing is carried out but for a tracker that may have missed them.
     """
-    from histfl.engines.choose import check_engine
-    from histfl.reports.live import LivePage, telling
-    from histfl.runs.build import check, prepare
-    from histfl.runs.execute import execute
-    from histfl.runs.progress import progress
-    from histfl.runs.sizes import holding
+    from histfl.reports.live import LivePage
+    from histfl.runs.jobs import Job, Tally
+    from histfl.runs.runner import carry_out, check_all
     from histfl.runs.store import RunFolder
     from histfl.runs.unread import unread
-    from histfl.runs.work import work_of_a_round
 
-    check_engine(choices.engine, choices.memory_gb)
     if top not in folders.values() and RunFolder(top).config_path.exists():
         raise UsageError(f"{top} holds a run; use another folder for several of them")
-    if choices.resume and not any(RunFolder(path).checkpoint_path.exists() for path in folders.values()):
+    if resume and not any(RunFolder(path).checkpoint_path.exists() for path in folders.values()):
         warn(f"--resume: there is no checkpoint in {top}; the run begins with round 1")
-    page = LivePage(top / "report.html", f"histfl: {top.name}", folders.values(), warn)
-    naming = _naming if len(configs) > 1 else nullcontext
-    with StillAt(f"checking {len(configs)} runs", Terminal(stderr=True)) as still:
-        for name, config in configs.items():  # before the first trains, which may take long
-            still.at(f"checking the settings of {name}")
-            with naming(name):
-                check(config)
+    screen, several = Terminal(stderr=True), len(configs) > 1
+    check_all(configs, screen)
     for reason in unread(list(configs.values())):
         warn(reason)
-    summaries = {}
-    told_of_computing: set[str] = set()
+    page = LivePage(top / "report.html", f"histfl: {top.name}", folders.values(), warn)
+    told = _Told(page, several)
+    jobs = [Job(name, folders[name], (config,), resume) for name, config in configs.items()]
+    if resume and several and not trackers:
+        for job in jobs:
+            if (summary := job.summary) is not None:
+                told.add(job.name, summary)
+    to_do = [job for job in jobs if job.name not in told.summaries]
+    if before := len(jobs) - len(to_do):
+        say(f"{len(jobs)} runs, {before} of them done before", err=True)
     with interruptible(top):
-        for name, config in configs.items():
-            followers = choices.followers(name, config, folders[name])
-            getting_ready = StillAt(f"{name}: reading the data and cutting the model", Terminal(stderr=True))
-            with naming(name), getting_ready:
-                experiment = prepare(
-                    config,
-                    data_dir=choices.data_dir,
-                    device=choices.device,
-                    engine=choices.engine,
-                    memory_gb=choices.memory_gb,
-                )
-            share, doubts = holding(config.method, experiment.hist)
-            begun = [
-                sentence if len(configs) == 1 else f"{name}: {sentence}" for sentence in (share, *doubts)
-            ]
-            folder = RunFolder(folders[name])
-            work = work_of_a_round(experiment.config, experiment.hist.network.clients_per_cell)
-            with (
-                progress(
-                    name,
-                    config.training.rounds,
-                    Terminal(stderr=True),
-                    config.objective.made(),
-                    work.sentence,
-                ) as show,
-                telling(followers, folder, warn) as told,
-            ):
-                hooks = (show, told.on_round, page.on_round)
-                try:
-                    run = execute(
-                        experiment,
-                        folder,
-                        resume=choices.resume,
-                        on_start=partial(_warn_all, begun),
-                        on_round=_all_of(hooks),
-                    )
-                except DivergedError as error:
-                    if len(configs) == 1:
-                        raise
-                    warn(f"{name}: {error}")
-                    continue
-                told.on_end(run)
-            summaries[name] = run.summary
-            if (said := run.summary["computing"]) not in told_of_computing:
-                told_of_computing.add(said)
-                say(said, err=True)
-    if not summaries:
-        raise DivergedError(f"all {len(configs)} runs diverged")
-    page.on_end()
-    return summaries
+        outcomes = carry_out(
+            to_do, execution, screen, lambda job: _Watcher(job, trackers.of(job), told), done_before=before
+        )
+        tally = Tally.of({name: outcomes.get(name, "done") for name in configs})
+        if len(tally.diverged) == len(configs):
+            raise DivergedError(f"all {len(configs)} runs diverged")
+        page.on_end()
+    return tally, {name: told.summaries[name] for name in tally.done}
 
 
-@contextmanager
-def _naming(name: str) -> Iterator[None]:
-    """A UsageError names the run that it is about."""
-    try:
-        yield
-    except UsageError as error:
-        raise UsageError(f"{name}: {error}") from error
-
-
-def complain_of_missing(configs: Mapping[str, Config], summaries: Mapping[str, object]) -> None:
-    """After all is shown: a DivergedError that names the runs without an end."""
-    if missing := [name for name in configs if name not in summaries]:
-        raise DivergedError(f"{len(missing)} of {len(configs)} runs diverged: {', '.join(missing)}")
-
-
-def _warn_all(messages: Sequence[str]) -> None:
-    for message in messages:
-        warn(message)
-
-
-def _all_of(hooks: Sequence[Callable[[dict[str, Any]], None]]) -> Callable[[dict[str, Any]], None]:
-    def on_round(record: dict[str, Any]) -> None:
-        for hook in hooks:
-            hook(record)
-
-    return on_round
+def answer_of_all(
+    tally: Tally,
+    summaries: Mapping[str, dict[str, Any]],
+    folders: Mapping[str, Path],
+    top: Path,
+    *,
+    as_json: bool,
+    minutes: float | None = None,
+) -> None:
+    """What came of several runs; then, on standard error and as the exit code, what did not."""
+    answer = {**summaries, **({} if minutes is None else {"runs": tally.as_json})}
+    if as_json or summaries:
+        show([folders[name] for name in summaries], top / "report.html", answer if as_json else None)
+    runs = len(folders)
+    if tally.left:
+        say(f"{len(tally.left)} of {runs} runs are left; go on with: {to_go_on(top, '--resume')}", err=True)
+        raise typer.Exit(MORE_IS_LEFT)
+    if tally.diverged:
+        raise DivergedError(f"{len(tally.diverged)} of {runs} runs diverged: {', '.join(tally.diverged)}")
 
 
 def show(folders: Sequence[Path], page: Path, as_json: object | None) -> None:

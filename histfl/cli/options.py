@@ -58,6 +58,11 @@ MemoryGb = Annotated[
     float | None,
     typer.Option("--memory-gb", help="Memory for the clients in training (default: what is free)."),
 ]
+Parallel = Annotated[int, typer.Option(min=1, help="Runs at the same time, a process each.")]
+Minutes = Annotated[
+    float | None,
+    typer.Option(min=0, help="Stop after so many minutes with all rounds kept; exit code 3: more is left."),
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on from the last whole round in --out.")]
 TensorBoardFlag = Annotated[
     bool, typer.Option("--tensorboard", help="Also write RUN/tensorboard (extra tensorboard).")

@@ -68,6 +68,15 @@ class Interrupted(HistflError):
     exit_code = 130
 
 
+def to_go_on(folder: Path, resume_flag: str | None) -> str:
+    """What to type to go on with this command, whose results lie in `folder`."""
+    arguments = sys.argv[1:]
+    names = {argument.partition("=")[0] for argument in arguments}  # --out DIR or --out=DIR
+    missing = [] if "--out" in names else ["--out", str(folder)]
+    missing += [] if resume_flag is None or resume_flag in names else [resume_flag]
+    return f"histfl {shlex.join([*arguments, *missing])}"
+
+
 @contextmanager
 def interruptible(folder: Path, resume_flag: str | None = "--resume") -> Iterator[None]:
     """Ctrl-C and SIGTERM end in one line that says how to go on; without a flag the command resumes by itself."""
@@ -79,10 +88,6 @@ def interruptible(folder: Path, resume_flag: str | None = "--resume") -> Iterato
     try:
         yield
     except KeyboardInterrupt:
-        arguments = sys.argv[1:]
-        names = {argument.partition("=")[0] for argument in arguments}  # --out DIR or --out=DIR
-        missing = [] if "--out" in names else ["--out", str(folder)]
-        missing += [] if resume_flag is None or resume_flag in names else [resume_flag]
-        raise Interrupted(f"interrupted; go on with: histfl {shlex.join([*arguments, *missing])}") from None
+        raise Interrupted(f"interrupted; go on with: {to_go_on(folder, resume_flag)}") from None
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -10,7 +10,18 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from histfl.cli.options import DataDir, Device, EngineName, Json, MemoryGb, PrecisionName, named_folder
+from histfl.cli.carry_out import MORE_IS_LEFT
+from histfl.cli.options import (
+    DataDir,
+    Device,
+    EngineName,
+    Json,
+    MemoryGb,
+    Minutes,
+    Parallel,
+    PrecisionName,
+    named_folder,
+)
 from histfl.cli.output import console, interruptible, print_json, say
 from histfl.errors import UsageError
 from histfl.reproduce import TITLES
@@ -18,9 +29,8 @@ from histfl.terminal import Terminal
 
 if TYPE_CHECKING:
     from histfl.reproduce.artefact import Artefact
-    from histfl.reproduce.runner import How
+    from histfl.runs.jobs import Tally
 
-MORE_IS_LEFT = 3  # the exit code of a command that its --minutes ended
 RESULTS = Path("results/reproduction")
 
 reproduce_app = typer.Typer(
@@ -55,13 +65,8 @@ def _command(names: Sequence[str]) -> Callable[..., None]:
         engine: EngineName = "auto",
         precision: PrecisionName = None,
         memory_gb: MemoryGb = None,
-        parallel: Annotated[int, typer.Option(min=1, help="Runs at the same time, a process each.")] = 1,
-        minutes: Annotated[
-            float | None,
-            typer.Option(
-                min=0, help="Stop after so many minutes with all rounds kept; exit code 3: more is left."
-            ),
-        ] = None,
+        parallel: Parallel = 1,
+        minutes: Minutes = None,
         until: Annotated[
             float | None,
             typer.Option(
@@ -73,50 +78,44 @@ def _command(names: Sequence[str]) -> Callable[..., None]:
         ] = False,
         as_json: Json = False,
     ) -> None:
-        from histfl.devices import choose_device
-        from histfl.engines.choose import check_engine
-        from histfl.reproduce.registry import artefacts, scale_for
-        from histfl.reproduce.runner import How
+        from histfl.reproduce.registry import artefacts, chosen_arms, scale_for
+        from histfl.reproduce.runner import carry_out, ending_at, jobs_of
+        from histfl.runs.jobs import Execution
 
-        choose_device(device)
-        check_engine(engine, memory_gb)
+        execution = Execution(data_dir, device, engine, memory_gb, parallel, minutes)
         scale = scale_for(quick=quick, seeds=seeds, data_dir=data_dir, precision=precision)
         folder = out or Path("runs") / ("reproduction-quick" if quick else "reproduction")
-        how = How(folder / "runs", data_dir, device, engine, memory_gb, parallel, minutes, keep_models)
-        _carry_out(artefacts(names, scale), folder, how, only=only, until=until, as_json=as_json)
+        found = artefacts(names, scale)
+        arms = chosen_arms(found, only)
+        if until is not None:
+            arms = [ending_at(arm, until) for arm in arms]
+        with interruptible(folder, resume_flag=None):
+            jobs = jobs_of(arms, folder / "runs")
+            tally = carry_out(jobs, execution, Terminal(stderr=True), keep_models=keep_models)
+        _answer(found, folder, tally, as_json=as_json)
 
     return reproduce
 
 
-def _carry_out(
-    found: Sequence[Artefact], folder: Path, how: How, *, only: str | None, until: float | None, as_json: bool
-) -> None:
-    """Run the chosen arms, then answer with all that the folder has."""
+def _answer(found: Sequence[Artefact], folder: Path, tally: Tally, *, as_json: bool) -> None:
+    """All that the folder has of the artefacts, and what is left."""
     from histfl.files import storage_errors, write_whole
     from histfl.reproduce.files import run_results
     from histfl.reproduce.pages import answer_json, answer_page
-    from histfl.reproduce.registry import chosen_arms
-    from histfl.reproduce.runner import carry_out, ending_at, work_of
 
-    arms = chosen_arms(found, only)
-    if until is not None:
-        arms = [ending_at(arm, until) for arm in arms]
-    with interruptible(folder, resume_flag=None):
-        tally = carry_out(work_of(arms, how.runs), how, Terminal(stderr=True))
     answers = {}
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     for artefact in found:
-        results = run_results(artefact, how.runs)
+        results = run_results(artefact, folder / "runs")
         rows, panels = artefact.rows(results), artefact.panels(results)
         page = folder / f"{artefact.name}.html"
         write_whole(page, answer_page(artefact, rows, panels).encode())
         answers[artefact.name] = {**answer_json(artefact, rows), "page": str(page)}
         if not as_json:
             _show(artefact.title, answers[artefact.name])
-    left = {"done": len(tally.done), "left": list(tally.left), "diverged": list(tally.diverged)}
     if as_json:
-        print_json({"artefacts": answers, "runs": left})
+        print_json({"artefacts": answers, "runs": tally.as_json})
     elif tally.left:
         say(f"{len(tally.left)} of the runs are left; the same command goes on with them", err=True)
     if tally.left:

@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from histfl.cli.carry_out import Choices, complain_of_missing, free_folder, run_all, show
+from histfl.cli.carry_out import Trackers, answer_of_all, free_folder, run_all, show
 from histfl.cli.options import (
     DataDir,
     Device,
     EngineName,
     Json,
     MemoryGb,
+    Minutes,
     MLflowFlag,
     MLflowUri,
     Out,
+    Parallel,
     PrecisionName,
     Resume,
     Set,
@@ -48,15 +50,16 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Train once; the folder gets records, a checkpoint, the model, a summary and a report."""
+    from histfl.runs.jobs import Execution
     from histfl.runs.loading import load_config
 
     config = load_config(source, with_precision(settings, precision), trust)
     _needs_out(resume, out)
     folder = out or free_folder(Path(source).stem)
-    arms: dict[str, Config] = {config.method.name: config}
-    choices = Choices(data_dir, device, engine, memory_gb, resume, tensorboard, mlflow, mlflow_uri)
-    summaries = run_all(arms, {config.method.name: folder}, folder, choices)
-    show([folder], folder / "report.html", summaries[config.method.name] if as_json else None)
+    name, execution = config.method.name, Execution(data_dir, device, engine, memory_gb)
+    trackers = Trackers(tensorboard, mlflow, mlflow_uri)
+    _, summaries = run_all({name: config}, {name: folder}, folder, execution, trackers, resume=resume)
+    show([folder], folder / "report.html", summaries[name] if as_json else None)
 
 
 def sweep(
@@ -72,6 +75,8 @@ def sweep(
     engine: EngineName = "auto",
     precision: PrecisionName = None,
     memory_gb: MemoryGb = None,
+    parallel: Parallel = 1,
+    minutes: Minutes = None,
     resume: Resume = False,
     tensorboard: TensorBoardFlag = False,
     mlflow: MLflowFlag = False,
@@ -79,6 +84,7 @@ def sweep(
     as_json: Json = False,
 ) -> None:
     """Train every combination of the varied settings and compare them; resumable arm by arm."""
+    from histfl.runs.jobs import Execution
     from histfl.runs.sweep import arms
 
     _needs_out(resume, out)
@@ -90,10 +96,10 @@ def sweep(
             still.at(f"reading the settings of the runs: {len(configs):,}")
     folder = out or free_folder(f"{Path(source).stem}-sweep")
     folders = {name: folder / name for name in configs}
-    choices = Choices(data_dir, device, engine, memory_gb, resume, tensorboard, mlflow, mlflow_uri)
-    summaries = run_all(configs, folders, folder, choices)
-    show([folders[name] for name in summaries], folder / "report.html", summaries if as_json else None)
-    complain_of_missing(configs, summaries)
+    execution = Execution(data_dir, device, engine, memory_gb, parallel, minutes)
+    trackers = Trackers(tensorboard, mlflow, mlflow_uri)
+    tally, summaries = run_all(configs, folders, folder, execution, trackers, resume=resume)
+    answer_of_all(tally, summaries, folders, folder, as_json=as_json, minutes=minutes)
 
 
 def quickstart(
@@ -107,6 +113,7 @@ def quickstart(
     as_json: Json = False,
 ) -> None:
     """HIST against hierarchical FedAvg on embedded images, in under a minute."""
+    from histfl.runs.jobs import Execution
     from histfl.runs.loading import load_config
     from histfl.training.methods import BASELINE, DEFAULT_METHOD
 
@@ -119,9 +126,9 @@ def quickstart(
     configs = {name: load_config("quickstart", [*chosen, f"method.name={name}"]) for name in names}
     folder = out or free_folder("quickstart")
     folders = {name: folder / name for name in names}
-    summaries = run_all(configs, folders, folder, Choices(None, device, engine, memory_gb, resume))
-    show([folders[name] for name in summaries], folder / "report.html", summaries if as_json else None)
-    complain_of_missing(configs, summaries)
+    execution = Execution(None, device, engine, memory_gb)
+    tally, summaries = run_all(configs, folders, folder, execution, Trackers(), resume=resume)
+    answer_of_all(tally, summaries, folders, folder, as_json=as_json)
 
 
 def with_precision(settings: list[str], precision: str | None) -> list[str]:

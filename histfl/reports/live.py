@@ -77,19 +77,6 @@ class Telling:
             )
 
 
-@contextmanager
-def telling(
-    followers: Sequence[Follower], folder: RunFolder, warn: Callable[[str], None]
-) -> Iterator[Telling]:
-    """Closes the followers at the end, whatever became of the run."""
-    told, finished = Telling(followers, folder, warn), False
-    try:
-        yield told
-        finished = True
-    finally:
-        told.close(finished=finished)
-
-
 class LivePage:
     """The page of `folders` at `path`, refreshed after a round when it is time.
 
@@ -105,15 +92,17 @@ class LivePage:
         started = time.monotonic()
         if started < self._next:
             return
-        self._write([folder for folder in self.folders if folder.is_dir()], round(SECONDS_BETWEEN_PAGES))
+        self._write(round(SECONDS_BETWEEN_PAGES))
         taken = time.monotonic() - started
         self._next = started + max(SECONDS_BETWEEN_PAGES, taken / LARGEST_SHARE)
 
     def on_end(self) -> None:
         """The page of all runs as they ended; it does not reload itself."""
-        self._write(self.folders, None)
+        self._write(None)
 
-    def _write(self, folders: Iterable[Path], refresh_seconds: int | None) -> None:
+    def _write(self, refresh_seconds: int | None) -> None:
+        if not (folders := [folder for folder in self.folders if folder.is_dir()]):
+            return
         try:
             write_report(self.path, self.title, gather(folders), refresh_seconds=refresh_seconds)
         except Exception as error:

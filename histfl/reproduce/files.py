@@ -29,6 +29,7 @@ from histfl.reproduce.results import COLUMNS, LAST, Result, Results
 from histfl.runs.arms import Arm
 from histfl.runs.checks import KeptResult
 from histfl.runs.config import Config, without
+from histfl.runs.jobs import has_rounds, is_of
 from histfl.runs.records import Record, done, reached
 from histfl.runs.store import RunFolder
 from histfl.settings import checked, parse_json
@@ -101,22 +102,14 @@ def run_folder(runs: Path, config: Config) -> Path:
 
 def is_done(folder: Path, config: Config) -> bool:
     """Whether the folder holds all rounds that `config` asks for, or the run broke down before."""
-    store = RunFolder(folder)
-    if not store.config_path.exists() or store.read_config().identity() != config.identity():
-        return False
-    records = store.read_rounds()
-    if (folder / DIVERGED).exists():
-        return True
-    # Where another arm goes on past this one's end, the rounds alone count.
-    ended = store.summary_path.exists() or len(records) > config.training.rounds
-    return done(config, records) and ended
+    return has_rounds(folder, config) or (is_of(folder, config) and (folder / DIVERGED).exists())
 
 
 def result_of(artefact: Artefact, arm: Arm, folder: Path) -> Result | None:
     """What is kept of the arm's run in `folder`; None before its first round, unless it broke down in that."""
-    store = RunFolder(folder)
-    if not store.config_path.exists() or store.read_config().identity() != arm.config.identity():
+    if not is_of(folder, arm.config):
         return None
+    store = RunFolder(folder)
     records = _until_end(arm.config, store.read_rounds())
     diverged = _json(folder / DIVERGED).get("reason")
     if not records and diverged is None:

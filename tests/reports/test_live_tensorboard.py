@@ -14,7 +14,7 @@ import pytest
 from commands import SMALL
 from runs_for_tests import made_up_rounds
 
-from histfl.reports.live import telling
+from histfl.reports.live import Telling
 from histfl.reports.style import LINE_COLOURS
 from histfl.reports.tensorboard import TensorBoard, partition_image
 from histfl.runs.loading import load_config
@@ -84,9 +84,10 @@ def test_the_followers_beside_a_failing_one_hear_everything(
     warned: list[str] = []
     (tmp_path / "file").write_text("")
     broken, whole = TensorBoard(tmp_path / "file"), TensorBoard(tmp_path / "tensorboard")
-    with telling([broken, whole], RunFolder(tmp_path), warned.append) as told:
-        for record in records:
-            told.on_round(record)
+    told = Telling([broken, whole], RunFolder(tmp_path), warned.append)
+    for record in records:
+        told.on_round(record)
+    told.close(finished=True)
     assert len(warned) == 1
     assert [step for step, _ in history(events(tmp_path / "tensorboard"), "accuracy")] == [1, 2, 3]
 
@@ -99,10 +100,8 @@ class Interrupting(TensorBoard):
 def test_an_interrupt_while_a_follower_is_told_ends_the_run(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="the extra tensorboard is not installed")
     warned: list[str] = []
-    with (
-        pytest.raises(KeyboardInterrupt),
-        telling([Interrupting(tmp_path)], RunFolder(tmp_path), warned.append) as told,
-    ):
+    told = Telling([Interrupting(tmp_path)], RunFolder(tmp_path), warned.append)
+    with pytest.raises(KeyboardInterrupt):
         told.on_round({"round": 1})
     assert warned == []
 

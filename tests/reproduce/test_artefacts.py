@@ -11,7 +11,7 @@ from histfl.reproduce.fig4_fig5 import rounds_for
 from histfl.reproduce.files import run_folder
 from histfl.reproduce.registry import ARTEFACTS, artefacts, chosen_arms, scale_for
 from histfl.reproduce.results import Results
-from histfl.reproduce.runner import work_of
+from histfl.reproduce.runner import jobs_of
 from histfl.runs.config import without
 
 FULL, QUICK = Scale(), Scale(quick=True, seeds=(1,))
@@ -48,7 +48,7 @@ def test_arms_are_told_apart_by_their_labels(name: str) -> None:
 
 def test_figures_that_ask_for_the_same_run_share_it() -> None:
     fig4, fig5, fig6, fig7 = artefacts(["fig4", "fig5", "fig6", "fig7"], FULL)
-    together = work_of([*fig4.arms, *fig5.arms], Path())
+    together = jobs_of([*fig4.arms, *fig5.arms], Path())
     # N in {2, 4, 6} are the fourth figure's arms too, but for the nine in which one cell trains.
     assert len(together) == len(fig5.arms) + 9
     shared = [work for work in together if len(work.configs) == 2]
@@ -57,11 +57,11 @@ def test_figures_that_ask_for_the_same_run_share_it() -> None:
         first, second = work.configs
         assert first.identity() == second.identity()
         assert first.training.rounds != second.training.rounds
-    assert len(work_of([*fig6.arms, *fig7.arms], Path())) == len(fig6.arms) + len(fig7.arms) - 6
+    assert len(jobs_of([*fig6.arms, *fig7.arms], Path())) == len(fig6.arms) + len(fig7.arms) - 6
 
 
 def test_runs_of_the_first_seed_come_first() -> None:
-    works = work_of(ARTEFACTS["fig7"](FULL).arms, Path())
+    works = jobs_of(ARTEFACTS["fig7"](FULL).arms, Path())
     seeds = [work.configs[0].training.seed for work in works]
     assert seeds == sorted(seeds)
 

@@ -28,11 +28,12 @@ from histfl.reproduce.files import (
     run_results,
 )
 from histfl.reproduce.pages import write_documentation
-from histfl.reproduce.runner import How, carry_out, work_of
+from histfl.reproduce.runner import carry_out, jobs_of
+from histfl.runs.jobs import Execution
 
 
 def run(artefact: Artefact, runs: Path) -> None:
-    carry_out(work_of(artefact.arms, runs), How(runs, device="cpu"), Console(file=io.StringIO()))
+    carry_out(jobs_of(artefact.arms, runs), Execution(device="cpu"), Console(file=io.StringIO()))
 
 
 def records(artefact: Artefact, runs: Path, index: int = 0) -> list[dict[str, float]]:
