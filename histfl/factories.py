@@ -41,13 +41,18 @@ KINDS = {kind.key: kind for kind in (MODEL, DATA, SPLIT, CHANNEL)}
 def check_trust(modules: Collection[str]) -> None:
     """A UsageError where one of the `modules` that a user trusts is no module's name."""
     for name in modules:
-        if not all(part.isidentifier() for part in name.split(".")):
+        if not _is_module(name):
             raise UsageError(f"--trust {name!r}: name a module, such as --trust {_suggested(name)}")
 
 
 def _suggested(name: str) -> str:
     module = name.partition(":")[0].removesuffix(".py").replace("/", ".")
-    return module if all(part.isidentifier() for part in module.split(".")) else "package.module"
+    return module if _is_module(module) else "package.module"
+
+
+def _is_module(name: str) -> bool:
+    """Whether a module can be imported by that name: a file `my-net.py` can, though no statement names it."""
+    return re.fullmatch(r"[^\s.:/\\]+(\.[^\s.:/\\]+)*", name) is not None
 
 
 def module_of(name: str) -> str | None:
@@ -69,6 +74,8 @@ def check_callable(kind: Kind, name: str, *, file: str | None = None) -> None:
         raise UsageError(
             f"{place}{kind.key} = {name!r} would call {of}, which a configuration never does; {OWN_FUNCTION}"
         )
+    if file and not (_is_module(module) and attribute):
+        raise UsageError(f"{place}{kind.key} = {name!r} names no function; write it as package.module:factory")
     if file and not _is_ours(module):
         raise UsageError(
             f"{place}{kind.key} = {name!r} would import {module} and call its {attribute}; if you know what that "

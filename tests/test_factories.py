@@ -183,7 +183,22 @@ def test_histfls_own_are_found_by_their_place_too() -> None:
 def test_what_is_trusted_is_a_module(name: str) -> None:
     with pytest.raises(UsageError, match="name a module, such as --trust"):
         check_trust([name])
-    check_trust(["mine", "mine.nets", "_mine.v2"])
+    check_trust(["mine", "mine.nets", "_mine.v2", "my-net"])
+
+
+def test_a_file_named_with_a_hyphen_can_be_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my-net.py").write_text("def net():\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UsageError, match=r"theirs\.toml: .* add --trust my-net$"):
+        check_callable(MODEL, "my-net:net", file="theirs.toml")
+    assert callable(find_factory(MODEL, "my-net:net", MODELS))
+    sys.modules.pop("my-net")
+
+
+@pytest.mark.parametrize("name", [":net", "mine:", ".mine:net", "mine/net.py:net", " mine:net"])
+def test_a_name_of_no_function_is_told_how_to_be_written(name: str) -> None:
+    with pytest.raises(UsageError, match=r"theirs\.toml: .* names no function; write it as package\.module"):
+        check_callable(MODEL, name, file="theirs.toml")
 
 
 def install(folder: Path, package: str, code: str, entry_points: str) -> None:
