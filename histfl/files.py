@@ -31,6 +31,7 @@ _KINDS = {
 }
 _SMALL = 10**8  # bytes that any machine holds
 _SHARE = 4  # of the memory that one file's bytes may take: what is made of them takes more
+LONGEST_LINE = 5 * 10**7  # bytes, of a line of its own; a record of half a million cells has as many
 
 
 def open_file(path: Path) -> BinaryIO:
@@ -47,8 +48,21 @@ def read_bytes(path: Path) -> bytes:
         return file.read()
 
 
+def read_lines(path: Path) -> Iterator[bytes]:
+    """The lines of a regular file, one after another; what follows the last newline is none."""
+    with open_file(path) as file:
+        while line := file.readline(LONGEST_LINE):
+            if not line.endswith(b"\n"):
+                if len(line) == LONGEST_LINE:
+                    raise OSError(f"it has a line of more than {in_gigabytes(LONGEST_LINE)}")
+                return
+            yield line[:-1]
+
+
 def read_text(path: Path, encoding: str = "utf-8") -> str:
     """All of a regular file as text, any end of line as a newline."""
+    if (size := path.stat().st_size) > _SMALL:
+        raise OSError(f"it has {in_gigabytes(size)}, more than any text of this kind")
     return read_bytes(path).decode(encoding).replace("\r\n", "\n").replace("\r", "\n")
 
 

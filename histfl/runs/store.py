@@ -19,6 +19,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import filelock
@@ -186,16 +187,16 @@ class RunFolder:
         """The records of all rounds whose line is whole."""
         if not self.rounds_path.exists():
             return []
+        records = []
         try:
-            lines = files.read_bytes(self.rounds_path).split(b"\n")[:-1]
-            records = [parse_json(line) for line in lines]
+            for number, line in enumerate(files.read_lines(self.rounds_path), start=1):
+                record = parse_json(line)
+                checked(RoundLine, {"line": record}, f"{self.rounds_path.name}, line {number} in {self.path}")
+                records.append(record)
+        except UsageError as error:
+            raise CheckpointError(f"{error}; use another folder") from None
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{self.rounds_path} is damaged ({error}); use another folder") from None
-        for number, record in enumerate(records, start=1):
-            try:
-                checked(RoundLine, {"line": record}, f"{self.rounds_path.name}, line {number} in {self.path}")
-            except UsageError as error:
-                raise CheckpointError(f"{error}; use another folder") from None
         return records
 
     def truncate_rounds(self, checkpoint: Checkpoint | None) -> list[Record]:
@@ -207,7 +208,7 @@ class RunFolder:
                 "use another folder, or empty this one to start again"
             )
         rounds_done = checkpoint.rounds_done if checkpoint else 0
-        lines = files.read_bytes(self.rounds_path).split(b"\n")[:rounds_done] if records else []
+        lines = [*islice(files.read_lines(self.rounds_path), rounds_done)] if records else []
         checksum = functools.reduce(_chained, lines, "")
         if len(records) < rounds_done or (checkpoint and checksum != checkpoint.records):
             raise CheckpointError(

@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import socket
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -127,6 +128,21 @@ def test_a_damaged_run_is_named_or_as_it_was(
             assert (folder / "rounds.jsonl").read_bytes() == rounds, said
         assert printable(answer.out + answer.err) == answer.out + answer.err, said
         shutil.rmtree(folder.parent)
+
+
+@pytest.mark.parametrize("file", ["config.toml", "rounds.jsonl", "summary.json"])
+def test_a_file_of_gigabytes_is_named_before_they_are_read(
+    histfl_command: Callable[..., Answer], whole: Path, tmp_path: Path, file: str
+) -> None:
+    shutil.copytree(whole / "run", tmp_path / "run")
+    os.truncate(tmp_path / "run" / file, 3 * 10**9)
+    tracemalloc.start()
+    answer = histfl_command("report", tmp_path / "run")
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert answer.code == 2
+    assert file in answer.err
+    assert most < 5 * 10**8
 
 
 def settings_of() -> list[str]:
