@@ -75,7 +75,9 @@ def check_callable(kind: Kind, name: str, *, file: str | None = None) -> None:
             f"{place}{kind.key} = {name!r} would call {of}, which a configuration never does; {OWN_FUNCTION}"
         )
     if file and not (_is_module(module) and attribute):
-        raise UsageError(f"{place}{kind.key} = {name!r} names no function; write it as package.module:factory")
+        raise UsageError(
+            f"{place}{kind.key} = {name!r} names no function; write it as package.module:factory"
+        )
     if file and not _is_ours(module):
         raise UsageError(
             f"{place}{kind.key} = {name!r} would import {module} and call its {attribute}; if you know what that "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -114,7 +115,7 @@ def report(
 
     gathered = gather(folders)
     page = out or (folders[0] if len(folders) == 1 else Path()) / "report.html"
-    write_report(page, f"histfl: {page.resolve().parent.name}", gathered)
+    write_report(page, f"histfl: {Path(os.path.realpath(page.parent)).name}", gathered)
     if not gathered.runs:
         raise UsageError(
             f"no run can be shown, for example {': '.join(gathered.broken[0])}; {page} names all"

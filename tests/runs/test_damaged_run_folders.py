@@ -145,6 +145,16 @@ def test_a_file_of_gigabytes_is_named_before_they_are_read(
     assert most < 5 * 10**8
 
 
+def test_a_page_that_links_to_itself_is_written_anew(
+    histfl_command: Callable[..., Answer], whole: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(whole / "run", tmp_path / "run")
+    page = tmp_path / "run" / "report.html"
+    replaced(lambda path: path.symlink_to(path.name))(page, random.Random(1))
+    assert histfl_command("report", tmp_path / "run").code == 0
+    assert "histfl: run" in page.read_text()
+
+
 def settings_of() -> list[str]:
     """The settings of CONFIG but for the clients, which the network file has."""
     return [

@@ -7,17 +7,25 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from commands import SMALL
+from commands import SMALL, Answer
 
 import histfl
 
 COMMAND = [sys.executable, "-m", "histfl.cli"]
 
 
-@pytest.mark.parametrize("arguments", [["data", "list"], ["data", "list", "--json"], ["run", "--help"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["data", "list"],
+        ["run", "--help"],
+        pytest.param(["data", "list", "--json"], marks=pytest.mark.exhaustive),
+    ],
+)
 def test_a_full_or_closed_output_is_one_line(arguments: list[str]) -> None:
     with open("/dev/full", "w") as full:
         answer = subprocess.run([*COMMAND, *arguments], stdout=full, stderr=subprocess.PIPE, text=True)
@@ -38,7 +46,10 @@ def test_an_output_closed_before_the_start_is_no_failure() -> None:
     assert (answer.returncode, answer.stderr) == (0, b"")
 
 
-def test_without_a_home_and_a_cache_a_run_is_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["reference", pytest.param("vectorised", marks=pytest.mark.exhaustive)])
+def test_without_a_home_and_a_cache_a_run_is_the_same(
+    histfl_command: Callable[..., Answer], tmp_path: Path, engine: str
+) -> None:
     """A file stands where each folder of compiled code would be made, so that none can be written."""
     shutil.copytree(
         Path(histfl.__file__).parent,
@@ -47,17 +58,15 @@ def test_without_a_home_and_a_cache_a_run_is_the_same(tmp_path: Path) -> None:
     )
     (tmp_path / "code" / "histfl" / "engines" / "cpu" / "__pycache__").touch()
     nowhere = {"HOME": "/dev/null", "XDG_CACHE_HOME": "/dev/null/cache", "PYTHONPATH": str(tmp_path / "code")}
-    for name, environment in (("with", {}), ("without", nowhere)):
-        command = [*COMMAND, "run", *SMALL, "--out", str(tmp_path / name)]
-        answer = subprocess.run(command, env=os.environ | environment, cwd=tmp_path, capture_output=True)
-        assert (answer.returncode, answer.stderr.count(b"Traceback")) == (0, 0), answer.stderr
-    assert (tmp_path / "with" / "rounds.jsonl").read_bytes() == (
-        tmp_path / "without" / "rounds.jsonl"
-    ).read_bytes()
-    engines = [
-        json.loads((tmp_path / name / "summary.json").read_text())["engine"] for name in ("with", "without")
-    ]
-    assert engines == ["vectorised"] * 2
+    words = ["run", *SMALL, "--engine", engine, "--out"]
+    assert histfl_command(*words, tmp_path / "with").code == 0
+    answer = subprocess.run(
+        [*COMMAND, *words, "without"], env=os.environ | nowhere, cwd=tmp_path, capture_output=True
+    )
+    assert (answer.returncode, answer.stderr.count(b"Traceback")) == (0, 0), answer.stderr
+    with_, without = ((tmp_path / name / "rounds.jsonl").read_bytes() for name in ("with", "without"))
+    assert without == with_
+    assert json.loads((tmp_path / "without" / "summary.json").read_text())["engine"] == engine
 
 
 def test_a_download_without_a_place_is_one_line() -> None:

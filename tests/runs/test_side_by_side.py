@@ -122,6 +122,7 @@ def alive(process: int) -> bool:
         return False
 
 
+@pytest.mark.exhaustive  # three processes start anew
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_processes_side_by_side_end_with_their_parent(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "histfl.cli", "reproduce", "fig7", "--quick", "--parallel", "2"]
