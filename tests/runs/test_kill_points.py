@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 import safetensors.torch
 import torch
-from commands import SMALL
+from commands import SMALL, Answer
 
 from histfl.cli import main
 
@@ -83,16 +84,19 @@ def content(path: Path) -> bytes:
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize("name", COMMANDS)
 def test_killed_at_many_writes_and_gone_on_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    histfl_command: Callable[..., Answer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.delenv("HISTFL_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     torch.set_num_threads(1)  # as a fork leaves no thread but its own
     command, resume = COMMANDS[name]
+    # Here first: the processes that follow, a third as long then, have all modules and compiled kernels from this one.
+    assert histfl_command(*command, "--out", tmp_path / "here").code == 0
     code, writes = carry_out([*command, "--out", str(tmp_path / "whole")])
     assert code == 0
     assert writes >= POINTS[name]
     expected = files(tmp_path / "whole")
+    assert expected == files(tmp_path / "here")
     for point in range(POINTS[name]):
         moment, out = 1 + point * writes // POINTS[name], tmp_path / f"killed-{point}"
         assert carry_out([*command, "--out", str(out)], moment)[0] == -signal.SIGKILL
