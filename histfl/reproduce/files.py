@@ -17,20 +17,21 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+from pydantic import Field, model_validator
 
 from histfl.errors import CheckpointError, HistflError
 from histfl.files import read_text, storage_errors, write_whole
 from histfl.reproduce.artefact import Artefact
 from histfl.reproduce.results import COLUMNS, LAST, Result, Results
 from histfl.runs.arms import Arm
-from histfl.runs.checks import KeptResult
 from histfl.runs.config import Config, without
 from histfl.runs.jobs import has_rounds, is_of
 from histfl.runs.records import Record, done, reached
+from histfl.runs.schema import Accuracy, Cost, Entry, Number, Reached
 from histfl.runs.store import RunFolder
 from histfl.settings import checked, parse_json
 
@@ -51,6 +52,40 @@ FROM_SUMMARY = (
     "client_steps_per_second",
     "versions",
 )
+
+
+class Columns(Entry):
+    """The rounds that are kept of a run."""
+
+    round: list[Cost]
+    accuracy: list[Accuracy]
+    loss: list[Number]
+    megabytes_per_client: list[Cost]
+    simulated_seconds: list[Cost]
+
+    @model_validator(mode="after")
+    def _lengths_agree(self) -> Columns:
+        if len({len(column) for column in dict(self).values()}) > 1:
+            raise ValueError("the columns are of different lengths")
+        return self
+
+
+class KeptResult(Entry):
+    """What `histfl reproduce collect` keeps of an arm."""
+
+    arm: str
+    labels: dict[str, str | int | float | list[int]]
+    finished: Annotated[bool, Field(strict=True)]
+    to_target: dict[str, Reached | None]
+    config: dict[str, dict[str, Any]]
+    records: Columns
+    wall_seconds: Cost | None = None
+    versions: dict[str, str] | None = None
+    commit: str | None = None
+    machine: str | None = None
+    torch: str | None = None
+    command: str
+    diverged: str | None = None
 
 
 @cache

@@ -12,6 +12,7 @@ import numpy as np
 from histfl.data import Split, label_mix
 from histfl.runs.build import Experiment
 from histfl.runs.records import Record
+from histfl.runs.schema import Pictures, written
 
 SHARED = -1  # the owner of a unit that every cell holds
 LAYERS, UNITS, CLIENTS, CLASSES, CELLS = 48, 1024, 120, 50, 1024
@@ -19,7 +20,8 @@ LAYERS, UNITS, CLIENTS, CLASSES, CELLS = 48, 1024, 120, 50, 1024
 
 def pictures(experiment: Experiment, last: Record) -> dict[str, Any]:
     """The partition of the round of `last` and the label mix, as plain lists."""
-    return {"partition": partition_picture(experiment, last), "labels": label_picture(experiment)}
+    values = {"partition": partition_picture(experiment, last), "labels": label_picture(experiment)}
+    return written(Pictures, values)
 
 
 def partition_picture(experiment: Experiment, record: Record) -> dict[str, Any]:

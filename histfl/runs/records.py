@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from histfl.runs.config import Config
+from histfl.runs.schema import Round, written
 from histfl.training import RoundOutcome
 from histfl.training.evaluate import Evaluation
 from histfl.training.objective import Objective
@@ -32,10 +33,7 @@ TOTALS = (
 def round_record(
     experiment: Experiment, outcome: RoundOutcome, evaluation: Evaluation, previous: Record | None
 ) -> Record:
-    """One line of rounds.jsonl. `round` counts from 1; the costs are totals since the start.
-
-    Lists by cell are of the round's cells: those numbered in `active_cells`, or all where that is null.
-    """
+    """One line of rounds.jsonl."""
     num_clients = experiment.hist.network.num_clients
     sizes = [int(size) * experiment.bits_per_parameter / 8 for size in outcome.parameters]
     sent = [schedule.transmissions for schedule in outcome.schedules]
@@ -48,7 +46,7 @@ def round_record(
         "energy_joules": cost.energy_joules,
         "client_steps": sum(result.client_steps for result in outcome.results),
     }
-    return {
+    values = {
         "round": outcome.round + 1,
         **evaluation.metrics,
         "loss": evaluation.loss,
@@ -78,6 +76,7 @@ def round_record(
             )
         ),
     }
+    return written(Round, values)
 
 
 def done(config: Config, records: Sequence[Record]) -> bool:

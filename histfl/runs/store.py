@@ -30,9 +30,9 @@ from safetensors import SafetensorError, safe_open
 
 from histfl import files
 from histfl.errors import CheckpointError, UsageError, in_one_line
-from histfl.runs.checks import Pictures, RoundLine, Summary
 from histfl.runs.config import Config
 from histfl.runs.records import Record
+from histfl.runs.schema import Pictures, RoundLine, Summary
 from histfl.settings import checked, parse_json, parse_toml
 from histfl.training import State
 from histfl.training.hist import Carried

@@ -11,10 +11,10 @@ import pytest
 from histfl.data import label_mix
 from histfl.runs import pictures as module
 from histfl.runs.build import Experiment, build, load_ingredients
-from histfl.runs.checks import Pictures
 from histfl.runs.execute import execute
 from histfl.runs.loading import load_config
 from histfl.runs.pictures import SHARED, label_picture, partition_picture
+from histfl.runs.schema import Pictures
 from histfl.runs.store import RunFolder
 from histfl.training import hist
 

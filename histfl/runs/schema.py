@@ -1,8 +1,13 @@
-"""What is read of a run's files: they may come from elsewhere, so nothing is taken on trust."""
+"""What stands in a run's files: one list of keys, by which they are written and read.
+
+What is read may come from elsewhere, so nothing is taken on trust. Keys without a default were always there; the
+others may be missing in files of older runs.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -14,20 +19,27 @@ MOST_CELLS = 100_000  # that are drawn
 Count = Annotated[int, Field(strict=True, ge=0)]
 
 
-class _Read(BaseModel):
+class Entry(BaseModel):
+    """A table of such a file. Further keys are allowed: metrics by their names, and what later versions write."""
+
     model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
 
 
-class Latency(_Read):
+class Latency(Entry):
+    """A round's seconds: of its slowest cell, that cell's parts, what the sizes promised, and every cell's."""
+
+    seconds: Cost | None = None
     compute_seconds: Cost
     uplink_seconds: Cost
+    predicted_seconds: Cost | None = None
+    slowest_cell: Count | None = None
     cell_seconds: Annotated[list[Cost], Field(min_length=1)]
 
 
 Estimate = Annotated[float, Field(strict=True, ge=-1e30, le=1e30)]  # an unbiased one may be below zero
 
 
-class Theory(_Read):
+class Theory(Entry):
     loss: Estimate
     gradient_norm: Estimate
     cell_divergence: Estimate
@@ -38,21 +50,30 @@ class Theory(_Read):
     parameters: Count
 
 
-class Round(_Read):
+class Round(Entry):
+    """A line of rounds.jsonl. `round` counts from 1, and costs are totals since the start; lists by cell are of the
+    round's cells, those numbered in `active_cells`, or all where that is null."""
+
     round: Count
-    accuracy: Accuracy | None = None  # where it is no metric of the objective
+    accuracy: Accuracy | None = (
+        None  # where it is a metric of the objective; others stand beside it by their names
+    )
     loss: Number
+    training_loss: Number | None = None
     megabytes_per_client: Cost
     edge_cloud_megabytes: Cost
     simulated_seconds: Cost
     energy_joules: Cost
     client_steps: Count
-    edge_error: Cost
-    aggregation_error: Cost
     latency: Latency
+    active_cells: list[Count] | None = None
     submodel_parameters: Annotated[list[Count], Field(min_length=1)]
     units: list[list[Count]]
-    active_cells: list[Count] | None = None
+    cap: Cost | None = None
+    updates_sent: Count | None = None
+    updates_lost: Count | None = None
+    edge_error: Cost
+    aggregation_error: Cost
     theory: Theory | None = None
 
     @model_validator(mode="after")
@@ -66,19 +87,26 @@ class Round(_Read):
         return self
 
 
-class RoundLine(_Read):
+def written(schema: type[Entry], values: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` as they are written: keys in the schema's order, the further ones after them."""
+    return schema.model_validate(values).model_dump(exclude_unset=True)
+
+
+class RoundLine(Entry):
     """One line of rounds.jsonl, whatever it holds."""
 
     line: Round
 
 
-class Reached(_Read):
+class Reached(Entry):
     round: Count
     megabytes_per_client: Cost
     simulated_seconds: Cost
 
 
-class Summary(_Read):
+class Summary(Entry):
+    """summary.json, with what stands in a configuration beside it: the answer of a run."""
+
     method: str
     rounds: Count
     seed: Count
@@ -104,13 +132,13 @@ class Summary(_Read):
         return targets
 
 
-class Layer(_Read):
+class Layer(Entry):
     name: str
     units: Count
     owner: list[Annotated[int, Field(strict=True, ge=-1)]]
 
 
-class Partition(_Read):
+class Partition(Entry):
     round: Count
     cells: Annotated[int, Field(strict=True, ge=1, le=MOST_CELLS)]
     active_cells: list[Count] | None = None
@@ -126,7 +154,7 @@ class Partition(_Read):
         return self
 
 
-class Labels(_Read):
+class Labels(Entry):
     class_names: list[str]
     classes: Count
     clients: Count
@@ -144,40 +172,6 @@ class Labels(_Read):
         return self
 
 
-class Pictures(_Read):
+class Pictures(Entry):
     partition: Partition
     labels: Labels
-
-
-class Columns(_Read):
-    """The rounds that are kept of a run."""
-
-    round: list[Cost]
-    accuracy: list[Accuracy]
-    loss: list[Number]
-    megabytes_per_client: list[Cost]
-    simulated_seconds: list[Cost]
-
-    @model_validator(mode="after")
-    def _lengths_agree(self) -> Columns:
-        if len({len(column) for column in dict(self).values()}) > 1:
-            raise ValueError("the columns are of different lengths")
-        return self
-
-
-class KeptResult(_Read):
-    """What `histfl reproduce collect` keeps of an arm."""
-
-    arm: str
-    labels: dict[str, str | int | float | list[int]]
-    finished: Annotated[bool, Field(strict=True)]
-    to_target: dict[str, Reached | None]
-    config: dict[str, dict[str, Any]]
-    records: Columns
-    wall_seconds: Cost | None = None
-    versions: dict[str, str] | None = None
-    commit: str | None = None
-    machine: str | None = None
-    torch: str | None = None
-    command: str
-    diverged: str | None = None
