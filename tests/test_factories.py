@@ -166,7 +166,7 @@ def test_histfls_own_are_found_by_their_place_too() -> None:
     assert callable(find_factory(DATA, "mine:images", {}, ours=[load]))
     for name in (
         "histfl.cli:main",
-        "histfl.runs.store:write_whole",
+        "histfl.files:write_whole",
         "histfl:train",
         "histfl.wireless:PathLoss",
         "histfl.cli.__main__:main",

@@ -19,7 +19,6 @@ from histfl.runs.config import Config
 from histfl.runs.jobs import Begun, Execution, Job, Outcome, Tally
 from histfl.runs.records import Record
 from histfl.runs.run import Run
-from histfl.runs.store import RunFolder
 
 
 def jobs_of(arms: Iterable[Arm], runs: Path) -> list[Job]:
@@ -50,21 +49,24 @@ def carry_out(
         job.name: "diverged" if (job.folder / DIVERGED).exists() else "done" for job in jobs
     }
     asked = {job.name: [config for config in job.configs if not is_done(job.folder, config)] for job in jobs}
-    to_do = [dataclasses.replace(job, configs=tuple(asked[job.name])) for job in jobs if asked[job.name]]
+    to_do = [
+        dataclasses.replace(job, configs=tuple(asked[job.name]), keep_model=keep_models)
+        for job in jobs
+        if asked[job.name]
+    ]
     before = len(jobs) - len(to_do)
     console.print(f"{len(jobs)} runs, {before} of them done before", highlight=False, soft_wrap=True)
     outcomes |= runner.carry_out(
-        to_do, execution, console, lambda job: _Keeper(job.folder, keep_models), done_before=before
+        to_do, execution, console, lambda job: _Keeper(job.folder), done_before=before
     )
     return Tally.of(outcomes)
 
 
 class _Keeper:
-    """Keeps where a run's numbers come from and, if it broke down, why; of a finished one no model, unless asked."""
+    """Keeps where a run's numbers come from and, if it broke down, why."""
 
-    def __init__(self, folder: Path, keep_models: bool) -> None:
-        self._folder, self._keep_models = folder, keep_models
-        self._device = ""
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._device = folder, ""
 
     def on_start(self, begun: Begun) -> None:
         self._device = begun.device
@@ -81,5 +83,4 @@ class _Keeper:
         write_whole(self._folder / DIVERGED, json.dumps({"reason": str(error)}).encode())
 
     def close(self, *, finished: bool) -> None:
-        if finished and not self._keep_models:  # a checkpoint stays, from which a longer arm may go on
-            RunFolder(self._folder).model_path.unlink(missing_ok=True)
+        """What is kept is kept as it comes."""

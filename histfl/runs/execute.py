@@ -39,15 +39,16 @@ def execute(
     folder: RunFolder | None = None,
     *,
     resume: bool = False,
+    keep_model: bool = True,
     on_start: Callable[[], None] | None = None,
     on_round: OnRound | None = None,
 ) -> Run:
-    """Run all rounds that are not done yet; with a folder, every round is on the disk before the next. `on_start` is
-    called once nothing is left that could refuse the run."""
+    """Run all rounds that are not done yet; with a folder, every round is on the disk before the next, and the trained
+    model at the end, if it is to be kept. `on_start` is called once nothing is left that could refuse the run."""
     with products("float32"):  # the engine alone follows training.precision
         try:
             with folder.claimed(experiment.config, resume=resume) if folder else nullcontext():
-                return _execute(experiment, folder, on_start, on_round)
+                return _execute(experiment, folder, keep_model, on_start, on_round)
         finally:
             experiment.engine.close()
 
@@ -55,6 +56,7 @@ def execute(
 def _execute(
     experiment: Experiment,
     folder: RunFolder | None,
+    keep_model: bool,
     on_start: Callable[[], None] | None,
     on_round: OnRound | None,
 ) -> Run:
@@ -116,8 +118,9 @@ def _execute(
     drawn = pictures(experiment, records[-1])
     if folder is not None:
         folder.check_undisturbed()
-        frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
-        folder.save_model({name: x for name, x in model.state_dict().items() if name not in frozen})
+        if keep_model:
+            frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+            folder.save_model({name: x for name, x in model.state_dict().items() if name not in frozen})
         folder.save_pictures(drawn)
         folder.save_summary(summary)
     return Run(

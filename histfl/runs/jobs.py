@@ -58,6 +58,7 @@ class Job:
     folder: Path
     configs: tuple[Config, ...]
     resume: bool = True
+    keep_model: bool = True
 
     @property
     def rounds(self) -> int:
@@ -150,6 +151,7 @@ def finish(
                 experiment,
                 RunFolder(job.folder),
                 resume=job.resume,
+                keep_model=job.keep_model,
                 on_start=partial(_tell_begun, experiment, tell),
                 on_round=on_round,
             )
