@@ -11,6 +11,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from histfl.runs.build import prepare
 from histfl.runs.config import Config
 from histfl.runs.execute import execute
 from histfl.runs.loading import load_config
+from histfl.training.cloud import CLOUD_STEPS
+from histfl.training.objective import METRICS
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -37,9 +40,19 @@ def blocks(page: str, language: str) -> list[str]:
     )
 
 
+@pytest.fixture
+def registries() -> Iterator[None]:
+    """What a page adds to them is gone after it."""
+    before = [(registry, dict(registry)) for registry in (CLOUD_STEPS, METRICS)]
+    yield
+    for registry, entries in before:
+        registry.clear()
+        registry.update(entries)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")])
 def test_the_python_of_a_page_runs_from_top_to_bottom(
-    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, registries: None
 ) -> None:
     monkeypatch.chdir(tmp_path)
     code = compile("\n".join(blocks(page, "python")), page, "exec", dont_inherit=True)
