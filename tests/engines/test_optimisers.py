@@ -14,7 +14,6 @@ import pytest
 import torch
 from commands import SMALL, Answer
 from engine_cases import jobs_of, make_experiment, recorded
-from histfl.wireless.latency import CYCLES_PER_STEP
 from small_training import train
 
 from histfl.engines import ReferenceEngine, VectorisedEngine
@@ -24,10 +23,12 @@ from histfl.engines.steps.streamed import StreamedSteps
 from histfl.engines.steps.vmapped import VmappedSteps
 from histfl.engines.vectorised import _bundles, _results, _run_in_turn
 from histfl.errors import UsageError
-from histfl.runs.config import Config, NetworkSettings, unread
+from histfl.runs.config import Config, NetworkSettings
 from histfl.runs.loading import load_config
+from histfl.runs.unread import unread
 from histfl.training import CellResult, Task, hist
 from histfl.training.optimisers import OPTIMISERS, SGD, InPlaceSGD, Slots, Tensors
+from histfl.wireless.clock import CYCLES_PER_STEP
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,16 @@ import resource
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import get_args
 
 import pytest
 from commands import SMALL, Answer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from histfl.data import SPLITS
 from histfl.runs.config import Config
+from histfl.training.methods import METHODS
+from histfl.wireless.uplinks import UPLINKS
 
 KEYS = [
     f"{section}.{key}"
@@ -66,12 +68,13 @@ FITTING = {
     "uplink.normalise": ("false",),
     "theory.every": ("1", "2"),
 }
-for section, key in (
-    *(("data", "split"), ("data", "augment")),
-    *(("method", "name"), ("uplink", "name"), ("uplink", "signal")),
-):
-    field = Config.model_fields[section].annotation.model_fields[key]  # type: ignore[union-attr]
-    FITTING[f"{section}.{key}"] = get_args(field.annotation)
+FITTING |= {
+    "data.split": tuple(SPLITS),
+    "data.augment": ("none", "crop-flip"),
+    "method.name": tuple(METHODS),
+    "uplink.name": tuple(UPLINKS),
+    "uplink.signal": ("equivalent", "simulated"),
+}
 
 
 def of(key: str) -> st.SearchStrategy[str]:

@@ -29,6 +29,7 @@ from histfl.errors import UsageError
 from histfl.network import Network
 from histfl.runs.execute import execute
 from histfl.training import hist
+from histfl.training.optimisers import SGD
 from histfl.wireless import Link, PathLoss, max_min, min_gain, power_factor, precode
 
 ENTRIES = 120_000
@@ -215,7 +216,8 @@ def test_the_air_takes_the_rate_of_the_clients_wherever_it_is_set(engine: str) -
     models = []
     for built, wanted in ((0.3, 0.3), (0.1, 0.3)):
         made = experiment(network, uplink=air, training=TRAINING | {"learning_rate": built})
-        task = replace(made.hist.task, local=replace(made.hist.task.local, learning_rate=wanted))
+        local = replace(made.hist.task.local, optimiser=SGD(learning_rate=wanted))
+        task = replace(made.hist.task, local=local)
         state = {name: tensor.detach().clone() for name, tensor in made.model.named_parameters()}
         rounds = hist(
             replace(made.hist, task=task), state, choose_engine(engine, task), first_round=0, rounds=2
