@@ -13,9 +13,8 @@ from histfl import choices
 from histfl.errors import UsageError
 from histfl.factories import MODEL, call_factory, find_factory
 from histfl.limits import check_memory
-from histfl.models.convolutional import lenet5, resnet18
-from histfl.models.dense import mlp
 from histfl.models.lora import lora
+from histfl.models.vision import lenet5, mlp, resnet18
 from histfl.seeds import lent_to_layers
 
 COPIES = 3  # of a model: itself, the one that clients train in, and the global state

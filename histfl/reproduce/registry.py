@@ -8,7 +8,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from histfl.data import locate
-from histfl.data.pretrained import folder_of
+from histfl.data.text import folder_of
 from histfl.errors import DataError, UsageError
 from histfl.reproduce.artefact import SEEDS, Artefact, Scale
 from histfl.reproduce.fig4_fig5 import fig4, fig5
