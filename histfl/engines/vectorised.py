@@ -14,7 +14,7 @@ from itertools import groupby
 
 import torch
 
-from histfl.devices import one_torch_thread
+from histfl.devices import one_torch_thread, products
 from histfl.engines.blocks import (
     Block,
     Part,
@@ -33,7 +33,6 @@ from histfl.errors import UsageError
 from histfl.partition import State
 from histfl.training import CellJob, CellResult, Task
 from histfl.training.jobs import received
-from histfl.training.precision import products
 
 
 @dataclass(frozen=True)

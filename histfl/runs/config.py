@@ -13,6 +13,7 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 from histfl.choices import OneOf, check_choice
 from histfl.data import GIVEN, SPLITS
 from histfl.data.splits import DEFAULT_CONCENTRATION
+from histfl.devices import Precision
 from histfl.errors import article, did_you_mean
 from histfl.factories import KINDS, SPLIT, check_callable, module_of, plugins
 from histfl.network import DEFAULT_CPU_HZ, DEFAULT_SNR_DB, DEFAULT_TRANSMIT_POWER_W, MAX_CLIENTS
@@ -36,7 +37,6 @@ from histfl.training.methods import DEFAULT_METHOD, METHODS
 from histfl.training.objective import OBJECTIVES
 from histfl.training.optimisers import GIVEN as OWN_OPTIMISER
 from histfl.training.optimisers import OPTIMISERS
-from histfl.training.precision import Precision
 from histfl.wireless.clock import CYCLES_PER_STEP, OPERATIONS_PER_CYCLE, SWITCHED_CAPACITANCE
 
 DEFAULT_MODEL = "mlp"

@@ -21,10 +21,9 @@ from histfl.sizing import (
     share_sentence,
 )
 from histfl.training import CellSchedule
-from histfl.training.dealers import Dealer
 from histfl.training.hist import Hist, SizeChoice, SizePolicy
 from histfl.training.jobs import CellLink
-from histfl.training.methods import METHODS
+from histfl.training.methods import METHODS, Dealer
 from histfl.wireless.clock import Clock
 
 _Counts = Callable[[Sequence[CellSchedule], Cost], Ints]  # units [cell, group] of a round's cells

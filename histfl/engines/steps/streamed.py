@@ -10,12 +10,12 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch.func import functional_call
 
+from histfl.devices import layers
 from histfl.engines.blocks import Batches
 from histfl.engines.kernels.layout import kernels_innermost
 from histfl.partition import State
 from histfl.training import Task
 from histfl.training.optimisers import Slots
-from histfl.training.precision import layers
 
 STREAMS = 6
 

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch.func import functional_call, grad_and_value, vmap
 
+from histfl.devices import layers
 from histfl.engines.blocks import Batches
 from histfl.partition import State
 from histfl.training import Task
 from histfl.training.optimisers import Slots
-from histfl.training.precision import layers
 
 
 class VmappedSteps:
