@@ -24,8 +24,7 @@ from histfl.engines.blocks import (
     halves,
     num_clients,
 )
-from histfl.engines.kernels.process_memory import keep_freed_memory
-from histfl.engines.memory import within
+from histfl.engines.memory import keep_freed_memory, within
 from histfl.engines.reference import ReferenceEngine
 from histfl.engines.steps.choose import choose_trainer
 from histfl.engines.threads import ThreadPool
