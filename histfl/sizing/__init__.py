@@ -1,6 +1,6 @@
 """How large each cell's submodel should be: HIST Sec. IV-B and V-E."""
 
-from histfl.sizing.milp import MilpResult, solve_milp
+from histfl.sizing.milp import solve_milp
 from histfl.sizing.policies import (
     POLICIES,
     UNIFORM,
@@ -23,7 +23,6 @@ __all__ = [
     "AnyCost",
     "Cost",
     "CutLayers",
-    "MilpResult",
     "Policy",
     "Sizes",
     "SizingProblem",

@@ -152,7 +152,7 @@ class Engine(Protocol):
 
 
 def mean_of_clients(finals: Iterable[State]) -> State:
-    """The mean over all clients of chunks whose tensors are [client, ...]."""
+    """The mean over all clients of chunks whose tensors are [client, ...]: the edge's model (HIST Eq. (6))."""
     total: State = {}
     dtypes: dict[str, torch.dtype] = {}
     count = 0
