@@ -9,11 +9,10 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from histfl.choices import OneOf
 from histfl.models import MODELS
 from histfl.runs.config import Config, OptimiserSettings
 from histfl.runs.loading import preset_names
-from histfl.settings import SMALLEST
+from histfl.settings import SMALLEST, OneOf
 from histfl.training.methods import METHODS
 from histfl.training.optimisers import OPTIMISERS, SHARED
 from histfl.wireless.uplinks import UPLINKS

@@ -17,7 +17,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from histfl.data.pretrained import gguf_file, load_tokenizer, load_transformer
+from histfl.data.text import gguf_file, load_tokenizer, load_transformer
 
 # The package that carries the model, and the folder in it.
 MODELS = {

@@ -13,9 +13,9 @@ from histfl.devices import triton_installed
 from histfl.engines.kernels.layout import kernels_innermost
 from histfl.engines.kernels.linear import LayerCall
 from histfl.engines.steps.choose import choose_trainer
+from histfl.engines.steps.drivers import RecordedTrainer
 from histfl.engines.steps.gpu_images import GpuImages
 from histfl.engines.steps.graph import StackedGraph
-from histfl.engines.steps.recorded import RecordedTrainer
 from histfl.engines.steps.stacked import StackedSteps
 from histfl.models import build_model
 from histfl.network import Network

@@ -12,7 +12,7 @@ from histfl.data import load
 from histfl.errors import UsageError
 from histfl.factories import DATA, KINDS, MODEL, Kind, check_callable, check_trust, find_factory, plugins
 from histfl.models import MODELS
-from histfl.models.dense import mlp
+from histfl.models.vision import mlp
 from histfl.wireless import PathLoss
 from histfl.wireless.channels import CHANNELS
 
@@ -30,7 +30,7 @@ from torch import load as torch_load
 
 import histfl.data
 from histfl.cli import main
-from histfl.models.dense import mlp
+from histfl.models.vision import mlp
 from mine.deeper import deep
 
 partly = functools.partial(functools.partial(getoutput), "true")
@@ -161,7 +161,7 @@ def test_what_a_user_wrote_is_called(attribute: str) -> None:
 
 @pytest.mark.usefixtures("_mine")
 def test_histfls_own_are_found_by_their_place_too() -> None:
-    assert find_factory(MODEL, "histfl.models.dense:mlp", MODELS) is mlp
+    assert find_factory(MODEL, "histfl.models.vision:mlp", MODELS) is mlp
     assert find_factory(KINDS["uplink.channel"], "histfl.wireless:PathLoss", CHANNELS) is PathLoss
     assert callable(find_factory(DATA, "mine:images", {}, ours=[load]))
     for name in (

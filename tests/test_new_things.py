@@ -58,8 +58,7 @@ def in_order(labels, clients_per_cell, generator, concentrations):
     ),
     "method": (
         """
-from histfl.training.dealers import RandomDealer
-from histfl.training.methods import Method
+from histfl.training.methods import Method, RandomDealer
 
 METHOD = Method("alternating", dealer=lambda shared: RandomDealer(0.5), title="Half shared")
 """,

@@ -24,8 +24,8 @@ from histfl.network import Network
 from histfl.seeds import Seeds
 from histfl.training import Participation
 from histfl.wireless import Rayleigh, max_min
+from histfl.wireless.aircomp import OverTheAir
 from histfl.wireless.clock import Clock, Computing
-from histfl.wireless.over_the_air import OverTheAir
 from histfl.wireless.uplinks import Orthogonal
 
 HERE = Path(__file__).parent

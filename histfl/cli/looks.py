@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -12,7 +12,7 @@ from rich.table import Table
 from histfl.cli.carry_out import show
 from histfl.cli.options import Json, Plot, Set, Trust
 from histfl.cli.output import console, print_json, say
-from histfl.errors import UsageError
+from histfl.errors import DataError, UsageError
 from histfl.terminal import StillAt, Terminal
 
 
@@ -134,9 +134,7 @@ def report(
 
 def doctor(as_json: Json = False) -> None:
     """What this machine offers: versions, devices, data sets."""
-    from histfl.runs.doctor import examine
-
-    findings = examine()
+    findings = _examine()
     if as_json:
         print_json(findings)
         return
@@ -144,3 +142,24 @@ def doctor(as_json: Json = False) -> None:
     for name, value in findings.items():
         table.add_row(name, str(value))
     console().print(table)
+
+
+def _examine() -> dict[str, Any]:
+    """Versions, devices and data sets, by name."""
+    import torch
+
+    from histfl.data import DATASETS, locate
+    from histfl.devices import numba_installed
+    from histfl.runs.records import versions
+
+    findings: dict[str, Any] = dict(versions())
+    findings["cpu cores"] = os.cpu_count()
+    findings["cuda"] = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+    missing = "not here; get them with: pip install 'histfl[fast]'"
+    findings["compiled kernels"] = "numba" if numba_installed() else missing
+    for name in DATASETS:
+        try:
+            findings[f"data: {name}"] = str(locate(name))
+        except DataError:
+            findings[f"data: {name}"] = f"not here; get it with: histfl data fetch {name}"
+    return findings

@@ -84,8 +84,8 @@ def sweep(
     as_json: Json = False,
 ) -> None:
     """Train every combination of the varied settings and compare them; resumable arm by arm."""
+    from histfl.runs.arms import arms
     from histfl.runs.jobs import Execution
-    from histfl.runs.sweep import arms
 
     _needs_out(resume, out)
     chosen = with_precision(settings, precision)

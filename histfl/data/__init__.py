@@ -1,7 +1,7 @@
 """Data sets (load, verify, fetch) and their two-level splits over cells and clients."""
 
 from histfl.data.augment import CropFlip, augmentation
-from histfl.data.dataset import DataSource, TensorData, TextData, as_tensor_data, train_and_test
+from histfl.data.dataset import TensorData, TextData, as_tensor_data, train_and_test
 from histfl.data.sources import DATASETS, fetch, load, load_text, locate
 from histfl.data.splits import GIVEN, READ_CONCENTRATIONS, SPLITS, Split, given_split, label_mix, split
 from histfl.data.store import Source
@@ -13,7 +13,6 @@ __all__ = [
     "READ_CONCENTRATIONS",
     "SPLITS",
     "CropFlip",
-    "DataSource",
     "Source",
     "Split",
     "TensorData",

@@ -6,7 +6,7 @@ import gzip
 import sys
 from pathlib import Path
 
-from histfl.data import embedded, fashion_mnist, store
+from histfl.data import fashion_mnist, store
 from histfl.data.fashion_mnist import Bytes
 
 
@@ -16,9 +16,9 @@ def make(data_dir: Path, target: Path) -> int:
     store.verify(fashion_mnist.SOURCE, folder)
     target.mkdir(parents=True, exist_ok=True)
     total = 0
-    for part, per_class in embedded.PER_CLASS.items():
+    for part, per_class in fashion_mnist.MINI_PER_CLASS.items():
         images, labels = fashion_mnist.read_arrays(folder, part)
-        chosen = embedded.choose(labels, per_class)
+        chosen = fashion_mnist.choose_mini(labels, per_class)
         total += _write(target / f"{part}-images-idx3-ubyte.gz", images[chosen].transpose(0, 2, 1))
         total += _write(target / f"{part}-labels-idx1-ubyte.gz", labels[chosen])
     return total
@@ -34,4 +34,4 @@ def _write(path: Path, array: Bytes) -> int:
 if __name__ == "__main__":
     if len(sys.argv) != 2:
         sys.exit("usage: python -m histfl.data.make_embedded DATA_DIR")
-    print(f"{make(Path(sys.argv[1]), embedded.FOLDER)} bytes in {embedded.FOLDER}")
+    print(f"{make(Path(sys.argv[1]), fashion_mnist.MINI_FOLDER)} bytes in {fashion_mnist.MINI_FOLDER}")

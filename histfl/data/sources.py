@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from histfl.data import cifar10, embedded, fashion_mnist, newsgroups, store
+from histfl.data import cifar10, fashion_mnist, newsgroups, store
 from histfl.data.download import download
 from histfl.data.store import Source, TensorPair, TextPair
 from histfl.errors import UsageError, did_you_mean
@@ -13,7 +13,7 @@ from histfl.factories import DATA, plugins
 
 DATASETS: dict[str, Source] = {
     source.name: source
-    for source in (embedded.SOURCE, fashion_mnist.SOURCE, cifar10.SOURCE, newsgroups.SOURCE)
+    for source in (fashion_mnist.MINI, fashion_mnist.SOURCE, cifar10.SOURCE, newsgroups.SOURCE)
 }
 
 

@@ -8,14 +8,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from histfl.devices import one_torch_thread
+from histfl.devices import one_torch_thread, products
 from histfl.partition import State
 from histfl.seeds import lent_to_layers
 from histfl.training.batches import BatchKeys, batch_numbers, load_batch
 from histfl.training.dropout import key_names, step_keys
 from histfl.training.jobs import CellJob, CellResult, received
 from histfl.training.local import client_steps
-from histfl.training.precision import products
 
 
 class ReferenceEngine:

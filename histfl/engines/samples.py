@@ -10,7 +10,7 @@ import torch
 
 from histfl.devices import moved
 from histfl.engines.blocks import Block
-from histfl.engines.kernels.process_memory import put_in_large_pages
+from histfl.engines.memory import put_in_large_pages
 from histfl.partition import State
 from histfl.training import Task
 from histfl.training.batches import BatchKeys, batch_numbers

@@ -14,7 +14,7 @@ from itertools import groupby
 
 import torch
 
-from histfl.devices import one_torch_thread
+from histfl.devices import one_torch_thread, products
 from histfl.engines.blocks import (
     Block,
     Part,
@@ -24,8 +24,7 @@ from histfl.engines.blocks import (
     halves,
     num_clients,
 )
-from histfl.engines.kernels.process_memory import keep_freed_memory
-from histfl.engines.memory import within
+from histfl.engines.memory import keep_freed_memory, within
 from histfl.engines.reference import ReferenceEngine
 from histfl.engines.steps.choose import choose_trainer
 from histfl.engines.threads import ThreadPool
@@ -33,7 +32,6 @@ from histfl.errors import UsageError
 from histfl.partition import State
 from histfl.training import CellJob, CellResult, Task
 from histfl.training.jobs import received
-from histfl.training.precision import products
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import nn
 
-from histfl.data.pretrained import load_transformer
-from histfl.data.text import PADDING
+from histfl.data.text import PADDING, load_transformer
 from histfl.errors import UsageError, in_one_line, missing_extra
 
 Head = Literal["trained", "frozen"]

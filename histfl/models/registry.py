@@ -9,13 +9,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from histfl import choices
+from histfl import settings
 from histfl.errors import UsageError
 from histfl.factories import MODEL, call_factory, find_factory
 from histfl.limits import check_memory
-from histfl.models.convolutional import lenet5, resnet18
-from histfl.models.dense import mlp
 from histfl.models.lora import lora
+from histfl.models.vision import lenet5, mlp, resnet18
 from histfl.seeds import lent_to_layers
 
 COPIES = 3  # of a model: itself, the one that clients train in, and the global state
@@ -79,4 +78,4 @@ def check_model_size(
 def check_options(name: str, options: Mapping[str, Any]) -> None:
     """A UsageError where an option of one of our models has not the kind of value that it takes."""
     if name in MODELS:
-        choices.check_options("model", MODELS[name], options)
+        settings.check_options("model", MODELS[name], options)

@@ -2,7 +2,6 @@
 
 from histfl.partition.deal import (
     check_enough_units,
-    deal_by_shares,
     deal_evenly,
     draw,
     even_counts,
@@ -11,7 +10,6 @@ from histfl.partition.deal import (
 )
 from histfl.partition.discover import discover
 from histfl.partition.module import (
-    Inputs,
     copy_of,
     has_batch_statistics,
     is_group_norm,
@@ -25,7 +23,6 @@ from histfl.partition.submodel import Submodel, extract, masks, merge, num_param
 
 __all__ = [
     "CutAxis",
-    "Inputs",
     "Plan",
     "Scheme",
     "State",
@@ -35,7 +32,6 @@ __all__ = [
     "choose",
     "conflict",
     "copy_of",
-    "deal_by_shares",
     "deal_evenly",
     "discover",
     "draw",

@@ -20,7 +20,7 @@ from histfl.runs.build import bits_per_parameter, build_network, build_participa
 from histfl.runs.computing import CountedStep, build_computing, computing_json
 from histfl.runs.config import Config
 from histfl.runs.fit import check_parameters
-from histfl.runs.sizes import cut_layers, dealer_of
+from histfl.runs.sizes import cut_layers, dealer_of, misgivings
 from histfl.runs.work import check_network
 from histfl.seeds import Seeds
 from histfl.sizing import (
@@ -31,7 +31,6 @@ from histfl.sizing import (
     Sizes,
     SizingProblem,
     mean_cost,
-    misgivings,
     optimised,
     size,
     uniform,

@@ -13,7 +13,7 @@ from histfl.planning.request import Planning, Variation
 from histfl.reports.html import write_plots
 from histfl.reports.plots import Axis, Bars, Line, Mark, Plot, Rule
 from histfl.reports.style import COLOURS
-from histfl.sizing import share_sentence
+from histfl.runs.sizes import share_sentence
 from histfl.training.methods import BASELINE, METHODS
 
 TABLE_ROWS = 20

@@ -2,13 +2,10 @@
 
 from histfl.reports.answer import answer_sentence, answer_table, runs_table
 from histfl.reports.figures import write_figures
-from histfl.reports.gather import Gathered, gather
-from histfl.reports.groups import Group, groups_of
+from histfl.reports.gather import Gathered, Group, gather, groups_of
 from histfl.reports.page import report_page, write_report
-from histfl.reports.style import COLOURS
 
 __all__ = [
-    "COLOURS",
     "Gathered",
     "Group",
     "answer_sentence",

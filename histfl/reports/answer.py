@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from histfl.errors import article
-from histfl.reports.groups import Group, baseline_of, objective_of
+from histfl.reports.gather import Group, baseline_of, objective_of
 from histfl.reports.tables import Cell, Column, Table
 from histfl.runs.records import in_megabytes
 from histfl.runs.run import Run

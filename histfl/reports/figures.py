@@ -10,8 +10,7 @@ import numpy as np
 from histfl.arrays import Floats, Ints
 from histfl.files import storage_errors, write_whole
 from histfl.reports.answer import answer_table, runs_table
-from histfl.reports.gather import Gathered
-from histfl.reports.groups import Group, groups_of, objective_of
+from histfl.reports.gather import Gathered, Group, groups_of, objective_of
 from histfl.reports.plots import Axis, Bars, Line, Mark, Plot, on_paper
 from histfl.reports.style import COLOURS, line_style
 from histfl.reports.tables import as_csv, as_latex

@@ -12,8 +12,7 @@ from histfl.reports.answer import answer_sentence, answer_table, runs_table
 from histfl.reports.bound import bound_of
 from histfl.reports.bound_page import bound_plot, sentences
 from histfl.reports.figures import AXES, accuracy_plot, cell_plot, error_plot, part_plot, size_plot
-from histfl.reports.gather import Gathered
-from histfl.reports.groups import Group, baseline_of, groups_of, objective_of, settings_in_words
+from histfl.reports.gather import Gathered, Group, baseline_of, groups_of, objective_of, settings_in_words
 from histfl.reports.html import escape, frame, plots_html, table_html
 from histfl.reports.pictures import label_plot, label_table, partition_plot, partition_table
 from histfl.runs.run import Run

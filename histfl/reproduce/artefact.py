@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from histfl.devices import Precision
 from histfl.errors import UsageError
 from histfl.reports.plots import Axis, Line, Plot
 from histfl.reports.style import LINE_COLOURS, line_style
@@ -17,7 +18,6 @@ from histfl.runs.arms import Arm
 from histfl.runs.config import Config
 from histfl.settings import checked
 from histfl.training import methods
-from histfl.training.precision import Precision
 from histfl.wireless.clock import CYCLES_PER_STEP
 
 Verdict = Literal["yes", "no", "not yet run", ""]

@@ -8,7 +8,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from histfl.data import locate
-from histfl.data.pretrained import folder_of
+from histfl.data.text import folder_of
+from histfl.devices import PRECISIONS, Precision
 from histfl.errors import DataError, UsageError
 from histfl.reproduce.artefact import SEEDS, Artefact, Scale
 from histfl.reproduce.fig4_fig5 import fig4, fig5
@@ -18,7 +19,6 @@ from histfl.reproduce.fig9 import fig9
 from histfl.reproduce.table1_table2 import table1, table1_code, table2
 from histfl.reproduce.table3 import QUICK_BASE, table3
 from histfl.runs.arms import Arm
-from histfl.training.precision import PRECISIONS, Precision
 
 ARTEFACTS: dict[str, Callable[[Scale], Artefact]] = {
     "fig4": fig4,

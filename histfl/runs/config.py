@@ -10,25 +10,32 @@ from typing import Annotated, Any, Literal, Self
 import tomli_w
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
-from histfl.choices import OneOf, check_choice
 from histfl.data import GIVEN, SPLITS
 from histfl.data.splits import DEFAULT_CONCENTRATION
+from histfl.devices import Precision
 from histfl.errors import article, did_you_mean
 from histfl.factories import KINDS, SPLIT, check_callable, module_of, plugins
 from histfl.network import DEFAULT_CPU_HZ, DEFAULT_SNR_DB, DEFAULT_TRANSMIT_POWER_W, MAX_CLIENTS
-from histfl.runs.named import CloudSettings, CodecSettings, ObjectiveSettings, OptimiserSettings
-from histfl.runs.uplink import UplinkSettings
+from histfl.runs.sections import (
+    CloudSettings,
+    CodecSettings,
+    ObjectiveSettings,
+    OptimiserSettings,
+    UplinkSettings,
+)
 from histfl.settings import (
     Count,
     Decibels,
     Fraction,
     Named,
     NonNegative,
+    OneOf,
     Positive,
     Seed,
     Settings,
     Switch,
     Whole,
+    check_choice,
 )
 from histfl.sizing.policies import POLICIES, UNIFORM
 from histfl.sizing.problem import DEFAULT_CAP_RATIO
@@ -36,7 +43,6 @@ from histfl.training.methods import DEFAULT_METHOD, METHODS
 from histfl.training.objective import OBJECTIVES
 from histfl.training.optimisers import GIVEN as OWN_OPTIMISER
 from histfl.training.optimisers import OPTIMISERS
-from histfl.training.precision import Precision
 from histfl.wireless.clock import CYCLES_PER_STEP, OPERATIONS_PER_CYCLE, SWITCHED_CAPACITANCE
 
 DEFAULT_MODEL = "mlp"

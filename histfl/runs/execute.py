@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from histfl.data import SPLITS
-from histfl.devices import one_torch_thread
+from histfl.devices import one_torch_thread, products
 from histfl.errors import DivergedError, UsageError
 from histfl.partition import has_batch_statistics, recompute_statistics
 from histfl.runs.build import Experiment
@@ -25,9 +25,8 @@ from histfl.runs.store import Checkpoint, RunFolder, digest
 from histfl.runs.work import network_file
 from histfl.theory import estimate
 from histfl.training import State, hist
-from histfl.training.evaluate import Evaluation, evaluate
 from histfl.training.hist import Carried
-from histfl.training.precision import products
+from histfl.training.objective import Evaluation, evaluate
 
 CALIBRATION_BATCH = 500
 CALIBRATION_SAMPLES = 2000  # for BatchNorm statistics; another sample moves accuracy by half a point or so

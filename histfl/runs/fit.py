@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from histfl.data import TensorData
+from histfl.devices import Precision
 from histfl.errors import UsageError, in_one_line
 from histfl.partition import training_copy
 from histfl.training.objective import Objective
-from histfl.training.precision import Precision
 
 _log = logging.getLogger(__name__)
 _FIXED = (nn.DataParallel, nn.parallel.DistributedDataParallel, torch.jit.ScriptModule)

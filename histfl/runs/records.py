@@ -13,8 +13,7 @@ import torch
 from histfl.runs.config import Config
 from histfl.runs.schema import Round, written
 from histfl.training import RoundOutcome
-from histfl.training.evaluate import Evaluation
-from histfl.training.objective import Objective
+from histfl.training.objective import Evaluation, Objective
 
 if TYPE_CHECKING:
     from histfl.runs.build import Experiment

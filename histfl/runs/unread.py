@@ -8,7 +8,7 @@ from typing import Any
 
 from histfl.data import DATASETS, READ_CONCENTRATIONS
 from histfl.runs.config import Config
-from histfl.runs.uplink import UplinkSettings
+from histfl.runs.sections import UplinkSettings
 from histfl.sizing import POLICIES, UNIFORM
 from histfl.training.methods import METHODS
 from histfl.training.optimisers import GIVEN as OWN_OPTIMISER

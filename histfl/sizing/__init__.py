@@ -1,7 +1,6 @@
 """How large each cell's submodel should be: HIST Sec. IV-B and V-E."""
 
-from histfl.sizing.holding import misgivings, share_sentence
-from histfl.sizing.milp import MilpResult, solve_milp
+from histfl.sizing.milp import solve_milp
 from histfl.sizing.policies import (
     POLICIES,
     UNIFORM,
@@ -24,7 +23,6 @@ __all__ = [
     "AnyCost",
     "Cost",
     "CutLayers",
-    "MilpResult",
     "Policy",
     "Sizes",
     "SizingProblem",
@@ -32,13 +30,11 @@ __all__ = [
     "cap_ratio",
     "imbalance",
     "mean_cost",
-    "misgivings",
     "optimal_counts",
     "optimal_sizes",
     "optimised",
     "policy_named",
     "proportional",
-    "share_sentence",
     "size",
     "solve_milp",
     "uniform",

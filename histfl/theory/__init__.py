@@ -3,7 +3,6 @@
 from histfl.theory.bounds import (
     Constants,
     Schedule,
-    Term,
     Terms,
     balanced_step,
     corollary_1,
@@ -24,7 +23,6 @@ __all__ = [
     "Sampling",
     "Schedule",
     "StepSizes",
-    "Term",
     "Terms",
     "balanced_step",
     "corollary_1",

@@ -2,9 +2,8 @@
 
 from histfl.partition import State
 from histfl.training.batches import client_batches
-from histfl.training.edge import mean_of_clients
 from histfl.training.hist import Hist, RoundOutcome, hist
-from histfl.training.jobs import CellJob, CellResult, Engine, RoundCost, Task, Uplink
+from histfl.training.jobs import CellJob, CellResult, Engine, RoundCost, Task, Uplink, mean_of_clients
 from histfl.training.local import LocalTraining, client_steps
 from histfl.training.participation import CellSchedule, Participation
 

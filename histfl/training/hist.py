@@ -17,8 +17,8 @@ from histfl.errors import DivergedError
 from histfl.network import Network
 from histfl.partition import Plan, State, Submodel, extract, merge
 from histfl.training.cloud import CloudStep
-from histfl.training.dealers import Dealer
 from histfl.training.jobs import CellJob, CellLink, CellResult, Clock, Engine, RoundCost, Task
+from histfl.training.methods import Dealer
 from histfl.training.participation import CellSchedule, Participation
 
 

@@ -9,10 +9,10 @@ from functools import partial
 import torch
 from torch import nn
 
+from histfl.devices import Precision, layers
 from histfl.errors import UsageError
 from histfl.partition import with_tensors
 from histfl.training.optimisers import SGD, InPlaceSGD, Optimiser, Slots, Tensors, clipped
-from histfl.training.precision import Precision, layers
 
 
 @dataclass(frozen=True)

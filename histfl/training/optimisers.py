@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 import torch
 
-from histfl.choices import made
 from histfl.errors import UsageError
+from histfl.settings import made
 
 Tensors = Sequence[torch.Tensor]
 Slots = tuple[

@@ -18,9 +18,9 @@ from histfl.arrays import Floats
 from histfl.network import Network
 from histfl.seeds import Seeds
 from histfl.training import CellSchedule, State, mean_of_clients
+from histfl.wireless.aircomp import OverTheAir
 from histfl.wireless.channels import Channel, Rayleigh, channel_gains, draw_channels
 from histfl.wireless.clock import Latency, Radio, Transmissions
-from histfl.wireless.over_the_air import OverTheAir
 from histfl.wireless.rates import (
     DEFAULT_ANTENNAS,
     DEFAULT_BANDWIDTH_HZ,

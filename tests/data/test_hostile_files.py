@@ -18,7 +18,7 @@ import pytest
 
 from histfl.data import Source, cifar10, download, newsgroups, store
 from histfl.data.fashion_mnist import read_idx
-from histfl.data.pretrained import load_tokenizer
+from histfl.data.text import load_tokenizer
 from histfl.errors import DataError, UsageError
 
 MEGABYTE = 1 << 20

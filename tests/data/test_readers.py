@@ -12,7 +12,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from histfl.data import cifar10, embedded, fashion_mnist, load, load_text, make_embedded, newsgroups
+from histfl.data import cifar10, fashion_mnist, load, load_text, make_embedded, newsgroups
 from histfl.data.fashion_mnist import read_idx
 from histfl.errors import DataError, UsageError
 
@@ -239,7 +239,7 @@ def test_the_embedded_set_has_its_classes_in_equal_numbers():
     assert train.inputs.is_contiguous()
     assert train.inputs.min() == -1.0
     assert train.inputs.max() == 1.0
-    assert sum(path.stat().st_size for path in embedded.FOLDER.iterdir()) <= 6_000_000
+    assert sum(path.stat().st_size for path in fashion_mnist.MINI_FOLDER.iterdir()) <= 6_000_000
 
 
 def test_embedded_images_stand_upright():
@@ -253,14 +253,14 @@ def test_embedded_images_stand_upright():
 def test_the_embedded_set_equals_its_part_of_the_full_set(full_data):
     for mini, full in zip(load("fashion-mnist-mini"), load("fashion-mnist", full_data), strict=True):
         per_class = len(mini) // 10
-        chosen = embedded.choose(full.targets.numpy().astype(np.uint8), per_class)
+        chosen = fashion_mnist.choose_mini(full.targets.numpy().astype(np.uint8), per_class)
         assert torch.equal(mini.inputs, full.inputs[chosen])
         assert torch.equal(mini.targets, full.targets[chosen])
 
 
 def test_the_embedded_files_can_be_made_again(full_data, tmp_path):
     make_embedded.make(full_data, tmp_path)
-    for path in embedded.FOLDER.iterdir():
+    for path in fashion_mnist.MINI_FOLDER.iterdir():
         assert gzip.decompress((tmp_path / path.name).read_bytes()) == gzip.decompress(path.read_bytes())
 
 

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from histfl.data import TextData, load_text, load_tokens, tokenise
-from histfl.data.pretrained import folder_of, load_tokenizer
-from histfl.data.text import PADDING
+from histfl.data.text import PADDING, folder_of, load_tokenizer
 from histfl.errors import UsageError
 
 TEXTS = TextData(("red green blue", "", "green violet", "blue " * 9), torch.tensor([0, 1, 0, 1]), ("a", "b"))
@@ -68,7 +67,7 @@ def test_without_the_extra_the_install_line_is_said(words: str) -> None:
     script = (
         "import sys; sys.modules['transformers'] = None\n"
         "import histfl.models\n"
-        "from histfl.data.pretrained import load_tokenizer\n"
+        "from histfl.data.text import load_tokenizer\n"
         "from histfl.errors import UsageError\n"
         f"try: load_tokenizer({words!r})\n"
         "except UsageError as error: print(error)"
@@ -86,7 +85,7 @@ def test_a_copy_in_the_hubs_cache_needs_no_network(words: str, tmp_path: Path) -
     (copy / "refs").mkdir()
     (copy / "refs" / "main").write_text("abc")
     script = (
-        "from histfl.data.pretrained import load_tokenizer\n"
+        "from histfl.data.text import load_tokenizer\n"
         "print(load_tokenizer('someone/words')('blue red')['input_ids'])"
     )
     closed = {"HF_HUB_CACHE": str(tmp_path / "hub"), "HF_ENDPOINT": "http://127.0.0.1:9"}

@@ -9,8 +9,7 @@ from torch import nn
 
 from histfl.data import TensorData
 from histfl.engines.blocks import Stepper, Trainer
-from histfl.engines.steps.direct import DirectTrainer
-from histfl.engines.steps.recorded import RecordedTrainer
+from histfl.engines.steps.drivers import DirectTrainer, RecordedTrainer
 from histfl.models import build_model
 from histfl.network import Network
 from histfl.partition import draw, even_counts, extract

@@ -17,7 +17,7 @@ from histfl.engines.kernels.cpu_pooling import StackedMaxPool2d, pool_of, stacke
 from histfl.engines.kernels.losses import stacked_loss
 from histfl.engines.steps.chain import ChainSteps, chain_of
 from histfl.engines.steps.choose import choose_trainer
-from histfl.engines.steps.direct import DirectTrainer
+from histfl.engines.steps.drivers import DirectTrainer
 from histfl.engines.steps.graph import CpuImages, StackedGraph, Unstackable
 from histfl.engines.steps.one_by_one import OneByOneSteps
 from histfl.engines.steps.stacked import StackedSteps

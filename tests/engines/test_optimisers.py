@@ -18,9 +18,8 @@ from small_training import train
 
 from histfl.engines import ReferenceEngine, VectorisedEngine
 from histfl.engines.blocks import Stepper
-from histfl.engines.steps.stacked import StackedSteps
-from histfl.engines.steps.streamed import StreamedSteps
-from histfl.engines.steps.vmapped import VmappedSteps
+from histfl.engines.steps.one_by_one import StreamedSteps
+from histfl.engines.steps.stacked import StackedSteps, VmappedSteps
 from histfl.engines.vectorised import _bundles, _results, _run_in_turn
 from histfl.errors import UsageError
 from histfl.runs.config import Config, NetworkSettings

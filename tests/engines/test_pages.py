@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from histfl.engines.kernels.process_memory import put_in_large_pages
+from histfl.engines.memory import put_in_large_pages
 
 
 def _kilobytes_in_large_pages() -> int:

@@ -13,9 +13,9 @@ from torch import nn
 from torch.func import functional_call
 
 from histfl.engines.kernels.cpu_pooling import pool_across_images
+from histfl.engines.kernels.layout import padded
 from histfl.engines.kernels.linear import LayerCall, stacked_linear
 from histfl.engines.kernels.losses import stacked_loss
-from histfl.engines.kernels.padding import padded
 from histfl.engines.steps.chain import ChainSteps, chain_of, paddings
 from histfl.engines.steps.graph import StackedGraph, Unstackable
 from histfl.training.optimisers import InPlaceSGD

@@ -23,15 +23,11 @@ from histfl.engines.blocks import (
     halves,
     num_clients,
 )
-from histfl.engines.kernels.process_memory import keep_freed_memory
-from histfl.engines.memory import within
+from histfl.engines.memory import keep_freed_memory, within
 from histfl.engines.steps.choose import choose_trainer
-from histfl.engines.steps.direct import DirectTrainer
-from histfl.engines.steps.one_by_one import OneByOneSteps
-from histfl.engines.steps.recorded import rounded_up
-from histfl.engines.steps.stacked import MOST, StackedSteps
-from histfl.engines.steps.streamed import StreamedSteps
-from histfl.engines.steps.vmapped import VmappedSteps
+from histfl.engines.steps.drivers import DirectTrainer, rounded_up
+from histfl.engines.steps.one_by_one import OneByOneSteps, StreamedSteps
+from histfl.engines.steps.stacked import MOST, StackedSteps, VmappedSteps
 from histfl.engines.vectorised import _bundles, _results, _run_in_turn
 from histfl.errors import UsageError
 from histfl.network import Network

@@ -15,7 +15,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from histfl.data import TensorData
 from histfl.engines import ReferenceEngine, VectorisedEngine
 from histfl.engines.steps.choose import _agrees
-from histfl.engines.steps.vmapped import VmappedSteps
+from histfl.engines.steps.stacked import VmappedSteps
 from histfl.errors import UsageError
 from histfl.models import build_model
 from histfl.models.lora import Down, LoraClassifier, add_lora

@@ -10,7 +10,7 @@ import pytest
 import torch
 from tiny_transformers import save
 
-from histfl.data.pretrained import load_tokenizer, load_transformer
+from histfl.data.text import load_tokenizer, load_transformer
 from histfl.models import build_model
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "pretrained.py"

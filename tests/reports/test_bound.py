@@ -26,7 +26,7 @@ from histfl.runs.loading import load_config
 from histfl.runs.store import RunFolder
 from histfl.settings import checked
 from histfl.theory import estimate
-from histfl.wireless.over_the_air import OverTheAir
+from histfl.wireless.aircomp import OverTheAir
 
 SMALL = (
     "model.hidden=16",

@@ -13,7 +13,7 @@ from runs_for_tests import write_run
 
 from histfl.reports import answer_sentence, answer_table, gather, groups_of, runs_table
 from histfl.reports.figures import accuracy_plot, cell_plot, part_plot, size_plot
-from histfl.reports.groups import POINTS, Group, baseline_of
+from histfl.reports.gather import POINTS, Group, baseline_of
 from histfl.reports.html import escape, script_json, table_html
 from histfl.reports.page import report_page, rerun_command
 from histfl.reports.plots import on_screen

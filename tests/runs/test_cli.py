@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from commands import SMALL, Answer
 
-from histfl.runs.sweep import arms
+from histfl.runs.arms import arms
 
 Command = Callable[..., Answer]
 

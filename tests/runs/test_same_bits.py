@@ -19,8 +19,7 @@ from histfl.runs.build import Ingredients, build, build_network, prepare
 from histfl.runs.config import Config
 from histfl.runs.execute import execute
 from histfl.runs.loading import load_config
-from histfl.training.evaluate import evaluate
-from histfl.training.objective import classification
+from histfl.training.objective import classification, evaluate
 
 SETTINGS = [setting for setting in SMALL if "=" in setting]
 SAME = ("rounds.jsonl", "model.safetensors", "config.toml")

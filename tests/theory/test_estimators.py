@@ -19,8 +19,7 @@ from histfl.network import Network
 from histfl.partition import State, training_copy
 from histfl.seeds import Seeds
 from histfl.theory import Estimates, Sampling, estimate
-from histfl.theory.estimators_curvature import largest_curvature
-from histfl.theory.estimators_gradients import Batch, Objective
+from histfl.theory.estimators import Batch, Objective, largest_curvature
 from histfl.training import LocalTraining, Task
 from histfl.training.objective import classification
 from histfl.wireless.uplinks import Ideal

@@ -6,8 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from histfl.data import TensorData
-from histfl.training.evaluate import evaluate
-from histfl.training.objective import classification
+from histfl.training.objective import classification, evaluate
 
 DATA = TensorData(torch.arange(10.0)[:, None], torch.arange(10) % 2, ("even", "odd"))
 

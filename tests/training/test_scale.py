@@ -21,7 +21,7 @@ from histfl.runs.config import Config
 from histfl.runs.records import round_record
 from histfl.settings import checked
 from histfl.training import hist
-from histfl.training.evaluate import evaluate
+from histfl.training.objective import evaluate
 
 SAMPLES_A_CLIENT = 2
 NETWORKS = [(100, 1_000), (10_000, 1_000_000), (100, 1_000_000)]  # cells, clients

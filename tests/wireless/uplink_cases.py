@@ -17,8 +17,8 @@ from histfl.runs.config import Config
 from histfl.seeds import Seeds
 from histfl.settings import checked
 from histfl.training import CellSchedule, Participation
+from histfl.wireless.aircomp import OverTheAir
 from histfl.wireless.clock import Computing
-from histfl.wireless.over_the_air import OverTheAir
 from histfl.wireless.uplinks import Ideal, Orthogonal
 
 MLP_PARAMETERS = 238_510

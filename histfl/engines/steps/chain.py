@@ -17,9 +17,9 @@ from torch import fx, nn
 
 from histfl.engines.kernels.cpu_convolution import Geometry, StackedConv2d, stacked_conv2d
 from histfl.engines.kernels.cpu_pooling import Pool, StackedMaxPool2d, stacked_max_pool2d
+from histfl.engines.kernels.layout import Axes, with_padding
 from histfl.engines.kernels.linear import StackedLinear, StepsItself, stacked_linear
 from histfl.engines.kernels.losses import StackedLoss
-from histfl.engines.kernels.padding import Axes, with_padding
 from histfl.engines.steps.graph import is_relu
 from histfl.training.dropout import dropout_scales, keyed_dropout
 from histfl.training.optimisers import InPlaceSGD

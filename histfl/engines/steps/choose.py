@@ -12,18 +12,15 @@ import torch
 from torch.func import functional_call
 
 from histfl.data import TensorData
+from histfl.devices import products
 from histfl.engines.blocks import Stepper, Trainer
-from histfl.engines.steps.direct import DirectTrainer
-from histfl.engines.steps.one_by_one import OneByOneSteps
-from histfl.engines.steps.recorded import RecordedTrainer, record
-from histfl.engines.steps.stacked import StackedSteps
-from histfl.engines.steps.streamed import StreamedSteps
-from histfl.engines.steps.vmapped import VmappedSteps
+from histfl.engines.steps.drivers import DirectTrainer, RecordedTrainer, record
+from histfl.engines.steps.one_by_one import OneByOneSteps, StreamedSteps
+from histfl.engines.steps.stacked import StackedSteps, VmappedSteps
 from histfl.partition import State, copy_of
 from histfl.training import Task, client_steps
 from histfl.training.dropout import key_names
 from histfl.training.optimisers import SGD, Optimiser
-from histfl.training.precision import products
 
 TRIED_SAMPLES, TRIES = 8, 3
 _log = logging.getLogger(__name__)

@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
+from histfl.devices import Precision
 from histfl.engines.steps.graph import Rewritten, is_relu
 from histfl.partition import is_group_norm
-from histfl.training.precision import Precision
 
 
 class GpuImages:

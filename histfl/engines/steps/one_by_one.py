@@ -1,14 +1,22 @@
-"""Models whose clients cannot be stacked, on a CPU: one client after another, several threads side by side."""
+"""Models whose clients are not stacked: one client's step after another, on a CPU with several threads side by side, on a
+GPU on a few parallel streams.
+
+A large convolution fills the GPU by itself; streams fill the gaps that its smaller neighbours leave.
+"""
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from queue import Empty, SimpleQueue
 
 import torch
 from torch import nn
+from torch.func import functional_call
 
+from histfl.devices import layers
 from histfl.engines.blocks import Batches
 from histfl.engines.kernels.cpu_pooling import pool_across_images
+from histfl.engines.kernels.layout import kernels_innermost
 from histfl.partition import State, copy_of, with_tensors
 from histfl.training import Task
 from histfl.training.optimisers import Slots
@@ -52,3 +60,63 @@ class OneByOneSteps:
         total = with_tensors(copy, own | {name: x[0] for name, x in constants.items()}, steps)
         self._copies.put(copy)
         return total.view(1)
+
+
+STREAMS = 6
+
+
+class StreamedSteps:
+    """Every client's forward and backward pass on its own, inside a recording."""
+
+    steps_a_launch = 1  # a step alone is thousands of kernels
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        device = task.data.inputs.device
+        self._streams = [torch.cuda.Stream(device) for _ in range(STREAMS)] if device.type == "cuda" else []
+
+    def clients_at_once(self, start: State) -> int | None:
+        return None
+
+    def laid_out(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        return kernels_innermost(tensor)
+
+    def steps(self, state: State, constants: State, batches: Batches, slots: Slots) -> torch.Tensor:
+        total = torch.zeros(len(next(iter(state.values()))), device=self.task.data.inputs.device)
+        for inputs, targets in batches:
+            if inputs.dim() == 5:
+                inputs = (
+                    inputs.flatten(0, 1).to(memory_format=torch.channels_last).unflatten(0, inputs.shape[:2])
+                )
+            values = []
+            for stream in self._streams:
+                stream.wait_stream(torch.cuda.current_stream())
+            for client in range(len(total)):
+                with self._aside(client):
+                    own, fixed = _of_client(state, client), _of_client(constants, client)
+                    own_slots = tuple([tensor[client] for tensor in slot] for slot in slots)
+                    values.append(self._step(own, fixed, inputs[client], targets[client], own_slots))
+            for stream in self._streams:
+                torch.cuda.current_stream().wait_stream(stream)
+            total = total + torch.stack(values)
+        return total
+
+    def _aside(self, client: int) -> AbstractContextManager[object]:
+        return torch.cuda.stream(self._streams[client % STREAMS]) if self._streams else nullcontext()
+
+    def _step(
+        self, state: State, constants: State, inputs: torch.Tensor, targets: torch.Tensor, slots: Slots
+    ) -> torch.Tensor:
+        leaves = {name: tensor.requires_grad_() for name, tensor in state.items()}
+        with layers(self.task.local.precision, inputs.device):
+            value = self.task.loss(
+                functional_call(self.task.model, {**leaves, **constants}, (inputs,)), targets
+            )
+        tensors = tuple(leaves.values())
+        gradients = torch.autograd.grad(value, tensors, materialize_grads=True)
+        self.task.local.step(tensors, gradients, slots)
+        return value.detach()
+
+
+def _of_client(stacked: State, client: int) -> State:
+    return {name: tensor[client].detach() for name, tensor in stacked.items()}

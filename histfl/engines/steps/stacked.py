@@ -1,17 +1,19 @@
-"""Dense models and those of images: the local steps of many clients as batched products."""
+"""The local steps of many clients as one: batched products for dense models and those of images, and on a GPU `vmap` for
+any model whose operations it knows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
+from torch.func import functional_call, grad_and_value, vmap
 
-from histfl.devices import numba_installed, triton_installed
+from histfl.devices import layers, numba_installed, triton_installed
 from histfl.engines.blocks import FEWEST, Batches
-from histfl.engines.kernels.layout import kernels_innermost
+from histfl.engines.kernels.layout import kernels_innermost, padded
 from histfl.engines.kernels.linear import LayerCall, tiles_fit
 from histfl.engines.kernels.losses import stacked_loss
-from histfl.engines.kernels.padding import padded
 from histfl.engines.steps.chain import ChainSteps, chain_of, paddings, tensors_of
 from histfl.engines.steps.gpu_images import GpuImages
 from histfl.engines.steps.graph import CpuImages, Images, StackedGraph, shared_tensors
@@ -99,3 +101,37 @@ def _images(task: Task) -> Images | None:
         known = len(kinds) == 1 and kinds <= {torch.float32, torch.float64}
         return CpuImages() if known and numba_installed() else None
     return GpuImages(task.local.precision) if kinds == {torch.float32} and triton_installed() else None
+
+
+class VmappedSteps:
+    """Gradients of all clients by `vmap` over `grad`."""
+
+    steps_a_launch = 5
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.gradients: Any = vmap(grad_and_value(self._loss))
+
+    def _loss(
+        self, state: State, constants: State, inputs: torch.Tensor, targets: torch.Tensor
+    ) -> torch.Tensor:
+        with layers(self.task.local.precision, inputs.device):
+            return self.task.loss(
+                functional_call(self.task.model, {**state, **constants}, (inputs,)), targets
+            )
+
+    def clients_at_once(self, start: State) -> int | None:
+        return None
+
+    def laid_out(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor
+
+    def steps(self, state: State, constants: State, batches: Batches, slots: Slots) -> torch.Tensor:
+        stacked = {name: tensor.detach() for name, tensor in state.items()}
+        total = torch.zeros(len(next(iter(stacked.values()))), device=self.task.data.inputs.device)
+        for inputs, targets in batches:
+            gradients, values = self.gradients(stacked, constants, inputs, targets)
+            given = [gradients[name] for name in stacked]
+            self.task.local.step(list(stacked.values()), given, slots, stacked=True)
+            total = total + values
+        return total
