@@ -56,7 +56,7 @@ def test_without_a_home_and_a_cache_a_run_is_the_same(
         tmp_path / "code" / "histfl",
         ignore=shutil.ignore_patterns("__pycache__"),
     )
-    (tmp_path / "code" / "histfl" / "engines" / "cpu" / "__pycache__").touch()
+    (tmp_path / "code" / "histfl" / "engines" / "kernels" / "__pycache__").touch()
     nowhere = {"HOME": "/dev/null", "XDG_CACHE_HOME": "/dev/null/cache", "PYTHONPATH": str(tmp_path / "code")}
     words = ["run", *SMALL, "--engine", engine, "--out"]
     assert histfl_command(*words, tmp_path / "with").code == 0
