@@ -38,16 +38,17 @@ class CheckpointError(UsageError):
 
 
 class DivergedError(HistflError):
-    """Training produced a non-finite loss; the message ends with what helps."""
+    """Training produced a non-finite loss; the message ends with what helps, `further` keys to lower among it."""
 
-    def __init__(self, what: str) -> None:
-        self.what = what
+    def __init__(self, what: str, further: str = "") -> None:
+        self.what, self.further = what, further
+        lower = " or ".join(key for key in (further, "training.learning_rate") if key)
         super().__init__(
-            f"{what}; lower training.learning_rate or set training.clip_norm (over the air a higher SNR helps too)"
+            f"{what}; lower {lower} or set training.clip_norm (over the air a higher SNR helps too)"
         )
 
-    def __reduce__(self) -> tuple[type[DivergedError], tuple[str]]:
-        return type(self), (self.what,)  # in another process its words are not said twice
+    def __reduce__(self) -> tuple[type[DivergedError], tuple[str, str]]:
+        return type(self), (self.what, self.further)  # in another process its words are not said twice
 
 
 class StorageError(HistflError):
@@ -72,8 +73,15 @@ def in_one_line(error: BaseException) -> str:
 
 
 def article(noun: str) -> str:
-    """The noun with `a` or `an`."""
-    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
+    """The noun with `a` or `an`; of one that is spelled out, such as RMSE or mIoU, as its first letter is said."""
+    spelled = any(letter.isupper() for letter in noun.partition(" ")[0])
+    return f"{'an' if noun[:1].lower() in ('aefhilmnorsx' if spelled else 'aeiou') else 'a'} {noun}"
+
+
+def capitalised(words: str) -> str:
+    """With a capital at the start, where the first word has none of its own."""
+    first = words.partition(" ")[0]
+    return words[:1].upper() + words[1:] if first.islower() else words
 
 
 def shown(value: object) -> str:
@@ -87,6 +95,18 @@ def shown(value: object) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
-    """The remedy for a mistyped name: the nearest known one, or where none is near, `otherwise`."""
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    """The remedy for a mistyped name: the nearest known one, or where none is near, `otherwise`. Near are also one of
+    its words (`num_rounds`) and one of which it is the initials (`lr`)."""
+    names, words = list(known), name.split("_")
+    words = words if len(words) > 1 else []
+    near = (
+        difflib.get_close_matches(name, names, n=1, cutoff=0.9)
+        or [each for each in names if each in words or _initials(each) == name]
+        or [each for each in names if each.removesuffix("s") in words]
+        or difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    )
     return f"did you mean {near[0]!r}?" if near else otherwise
+
+
+def _initials(name: str) -> str:
+    return "".join(word[:1] for word in name.split("_"))

@@ -5,14 +5,15 @@ The clients of a cell are next to each other.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from histfl import arguments
 from histfl.arrays import Floats, Ints
@@ -42,7 +43,7 @@ class Cell:
         return len(self.cpu_hz)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Network:
     """A cloud, its cells and their clients (HIST Sec. II-A).
 
@@ -73,6 +74,9 @@ class Network:
                 raise UsageError(
                     f"{name} of client {bad[0]} is {values[bad[0]]:g}; it must be positive and finite"
                 )
+
+    def __repr__(self) -> str:
+        return f"Network({self.num_clients} clients in {self.num_cells} cells)"
 
     @property
     def num_cells(self) -> int:
@@ -182,7 +186,7 @@ class Network:
 
     @classmethod
     def from_toml(cls, path: Path | str) -> Network:
-        """The network that a TOML file describes, as `NetworkSettings` says."""
+        """The network that a TOML file describes, as `NetworkDescription` says."""
         return read_network(arguments.path("path", path))
 
 
@@ -209,10 +213,17 @@ def spread_evenly(total: int, parts: int) -> Ints:
     return np.full(parts, total // parts, dtype=np.int64) + (np.arange(parts) < total % parts)
 
 
+def _host_and_port(text: str) -> str:
+    if not re.fullmatch(r"([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]+\]):[1-9][0-9]{0,4}", text):
+        raise ValueError('write "HOST:PORT", such as "hub.example.org:8443" or "[2001:db8::1]:8443"')
+    return text
+
+
+HostAndPort = Annotated[str, AfterValidator(_host_and_port)]  # read by a deployment alone
 _BYTES_A_CLIENT = 48  # three float64s that are kept, and those of a range that one is drawn from
 
 
-class CellsSettings(Settings):
+class CellsDescription(Settings):
     """A block of cells alike."""
 
     count: Count = 1
@@ -220,9 +231,10 @@ class CellsSettings(Settings):
     cpu_hz: Positive | tuple[Positive, Positive] = DEFAULT_CPU_HZ
     snr_db: Decibels | tuple[Decibels, Decibels] = DEFAULT_SNR_DB
     transmit_power_w: Positive | tuple[Positive, Positive] = DEFAULT_TRANSMIT_POWER_W
+    edges: tuple[HostAndPort, ...] = ()
 
     @model_validator(mode="after")
-    def _ranges_ascend(self) -> CellsSettings:
+    def _ranges_ascend(self) -> CellsDescription:
         for name in ("cpu_hz", "snr_db", "transmit_power_w"):
             value = getattr(self, name)
             if isinstance(value, tuple) and value[0] > value[1]:
@@ -230,10 +242,11 @@ class CellsSettings(Settings):
         return self
 
 
-class NetworkSettings(Settings):
+class NetworkDescription(Settings):
     """A network described in TOML.
 
     seed = 1                    # for values drawn from ranges
+    cloud = "cloud.example.org:8443"   # where it listens, in a deployment
 
     [[cells]]
     count = 2                   # this many cells alike
@@ -241,13 +254,15 @@ class NetworkSettings(Settings):
     cpu_hz = [1e9, 2e9]         # a range to draw each client's value from, or one number
     snr_db = 30
     transmit_power_w = 0.1
+    edges = ["edge0.example.org:8443", "edge1.example.org:8443"]   # where they listen, in a deployment
     """
 
     seed: Seed = 1
-    cells: tuple[CellsSettings, ...] = Field(min_length=1)
+    cloud: HostAndPort | None = None
+    cells: tuple[CellsDescription, ...] = Field(min_length=1)
 
     @model_validator(mode="after")
-    def _not_too_many(self) -> NetworkSettings:
+    def _not_too_many(self) -> NetworkDescription:
         if self.num_clients > MAX_CLIENTS:
             raise ValueError(f"{self.num_clients} clients; at most {MAX_CLIENTS} can be described")
         return self
@@ -267,9 +282,9 @@ class NetworkSettings(Settings):
         return sum(block.count * block.clients for block in self.cells)
 
 
-def read_description(path: Path) -> NetworkSettings:
+def read_description(path: Path) -> NetworkDescription:
     """What a TOML file says of a network, before any client is drawn."""
-    return checked(NetworkSettings, read_toml(path), str(path))
+    return checked(NetworkDescription, read_toml(path), str(path))
 
 
 def read_network(path: Path) -> Network:

@@ -8,6 +8,7 @@ the same batches, and a resumed run equals an uninterrupted one.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,9 +36,9 @@ class Seeds:
         """A numpy generator for the named stream."""
         return np.random.Generator(np.random.Philox(key=self.key(purpose, *ids)))
 
-    def torch(self, purpose: str, *ids: int, device: torch.device | str = "cpu") -> torch.Generator:
-        """A torch generator for the named stream (CPU and CUDA generators differ in their numbers)."""
-        return torch.Generator(device=device).manual_seed(self.key(purpose, *ids))
+    def torch(self, purpose: str, *ids: int) -> torch.Generator:
+        """A torch generator for the named stream, on the CPU (a GPU's differs in its numbers)."""
+        return torch.Generator().manual_seed(self.key(purpose, *ids))
 
 
 def random_bits(key: int, *coordinates: torch.Tensor) -> torch.Tensor:
@@ -56,6 +57,15 @@ def random_bits(key: int, *coordinates: torch.Tensor) -> torch.Tensor:
 def random_uniform(key: int, *coordinates: torch.Tensor) -> torch.Tensor:
     """Float64 uniform in [0, 1) for every point of broadcast integer coordinates."""
     return _shift_right(random_bits(key, *coordinates), 11).to(torch.float64) * 2.0**-53
+
+
+def random_normal(key: int, *coordinates: torch.Tensor) -> torch.Tensor:
+    """Float64 from the normal distribution for every point of broadcast integer coordinates, by Box and Muller."""
+    radius, turn = (
+        random_uniform(key, *coordinates, torch.full((), which, device=coordinates[0].device))
+        for which in (0, 1)
+    )
+    return (1 - radius).log_().mul_(-2).sqrt_().mul_((2 * math.pi * turn).cos_())
 
 
 @contextmanager

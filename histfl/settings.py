@@ -11,12 +11,22 @@ import inspect
 import json
 import math
 import tomllib
-from collections.abc import Callable, Mapping
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, TypeAdapter, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    TypeAdapter,
+    ValidationError,
+    create_model,
+    model_validator,
+)
 from pydantic_core import CoreSchema, ErrorDetails, PydanticKnownError, core_schema
 
 from histfl.errors import LONGEST_VALUE, HistflError, UsageError, did_you_mean, in_one_line, shown
@@ -58,9 +68,56 @@ class Named(Settings):
         return dict(self.model_extra or {})
 
 
+class _Options(Settings):
+    model_config = ConfigDict(strict=True)
+
+
+class Extensible(Settings):
+    """A section that registries extend: what the makers of a choice by name take, and is no field here, is a key, too."""
+
+    model_config = ConfigDict(extra="allow")
+
+    @classmethod
+    @abstractmethod
+    def makers(cls) -> Iterable[Callable[..., Any]]:
+        """Of all that may be chosen."""
+
+    @classmethod
+    def options(cls) -> dict[str, Any]:
+        """The further keys, with the kinds of their values."""
+        return {
+            key: kind
+            for maker in cls.makers()
+            for key, kind in _kinds(maker).items()
+            if key not in cls.model_fields
+        }
+
+    @classmethod
+    def known_keys(cls) -> list[str]:
+        return sorted([*cls.model_fields, *cls.options()])
+
+    def values(self) -> dict[str, Any]:
+        """All that is given or has a default here."""
+        return {key: getattr(self, key) for key in type(self).model_fields} | dict(self.model_extra or {})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _options_are_known(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or not (own := given.keys() - cls.model_fields.keys()):
+            return given
+        fields: dict[str, Any] = {key: (kind, None) for key, kind in cls.options().items()}
+        options = create_model("Options", __base__=_Options, **fields)
+        found = options.model_validate({key: given[key] for key in own})
+        return {key: getattr(found, key) if key in own else value for key, value in given.items()}
+
+
+def _kinds(maker: Callable[..., Any]) -> dict[str, Any]:
+    """The kinds of what a maker takes, by name."""
+    hints = get_type_hints(maker.__init__ if inspect.isclass(maker) else maker, include_extras=True)
+    return {key: hints.get(key, Any) for key in inspect.signature(maker).parameters}
+
+
 Checked = TypeVar("Checked", bound=BaseModel)
-
-
 LARGEST_WHOLE = 2**63
 
 
@@ -164,12 +221,11 @@ def _remedy(
         return f": write a table [[{path[-1]}]] for each"
     if len(shown(value)) == LONGEST_VALUE or (isinstance(value, int) and abs(value) > LARGEST_WHOLE):
         return ""  # too long to be written as it should be
-    if (
-        error["type"] == "tuple_type" and isinstance(value, str) and value.startswith("[")
-    ):  # a shell ate its quotes
+    a_list = error["type"] == "tuple_type"
+    if a_list and isinstance(value, str) and value.startswith("["):  # a shell ate its quotes
         items = [item.strip().strip("'\"") for item in value.strip("[]").split(",")]
         return f": write {json.dumps(items)}, with quotes around the whole for the shell"
-    if error["type"] == "tuple_type" and len(tried) == 1 and isinstance(value, int | float | str):
+    if a_list and len(tried) == 1 and isinstance(value, int | float | str):
         return f": write [{json.dumps(value)}]"
     field = _model_at(model, path[:-1]).model_fields.get(str(path[-1])) if path else None
     unset = isinstance(value, str) and value.lower() in ("none", "null", "")
@@ -208,6 +264,7 @@ def _model_at(model: type[BaseModel], path: tuple[int | str, ...]) -> type[BaseM
 
 
 Made = TypeVar("Made")
+GIVEN = "given"  # in place of a name: what is chosen is the user's own, given in Python
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,7 +282,7 @@ class OneOf:
     def check(self, value: object) -> object:
         """`value`, known to be one of the names."""
         if not isinstance(value, str) or value not in self.names:
-            *first, last = map(repr, self.names)
+            *first, last = (repr(name) for name in self.names if name != GIVEN)
             expected = f"{', '.join(first)} or {last}" if first else last
             raise PydanticKnownError("literal_error", {"expected": expected})
         return value
@@ -234,10 +291,12 @@ class OneOf:
         return core_schema.no_info_before_validator_function(self.check, handler(source))
 
 
-def check_choice(kind: str, registry: Mapping[str, Callable[..., Any]], name: str) -> None:
-    """A ValueError where the registry has no such name."""
-    if name not in registry:
-        raise ValueError(did_you_mean(name, registry, f"known {kind}s: {', '.join(registry)}"))
+def check_given(key: str, keyword: str, name: str, names: Iterable[str]) -> None:
+    """A UsageError where `name`, of the setting `key`, stands for an object that `histfl.train` was given."""
+    if name == GIVEN:
+        raise UsageError(
+            f"{key} = {name!r} is for Python, histfl.train({keyword}=...); use {' or '.join(names)}"
+        )
 
 
 def made(

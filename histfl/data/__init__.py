@@ -1,22 +1,21 @@
 """Data sets (load, verify, fetch) and their two-level splits over cells and clients."""
 
+from histfl.data.accepted import on_disk
 from histfl.data.augment import CropFlip, augmentation
-from histfl.data.dataset import TensorData, TextData, as_tensor_data, train_and_test
+from histfl.data.dataset import TensorData, as_tensor_data, train_and_test
+from histfl.data.holdings import Split, given_split, label_mix
 from histfl.data.sources import DATASETS, fetch, load, load_text, locate
-from histfl.data.splits import GIVEN, READ_CONCENTRATIONS, SPLITS, Split, given_split, label_mix, split
-from histfl.data.store import Source
-from histfl.data.text import load_tokens, tokenise
+from histfl.data.splits import READ_CONCENTRATIONS, SPLITS, WITHOUT_LABELS, split
+from histfl.data.text import load_tokens
 
 __all__ = [
     "DATASETS",
-    "GIVEN",
     "READ_CONCENTRATIONS",
     "SPLITS",
+    "WITHOUT_LABELS",
     "CropFlip",
-    "Source",
     "Split",
     "TensorData",
-    "TextData",
     "as_tensor_data",
     "augmentation",
     "fetch",
@@ -26,7 +25,7 @@ __all__ = [
     "load_text",
     "load_tokens",
     "locate",
+    "on_disk",
     "split",
-    "tokenise",
     "train_and_test",
 ]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
+from histfl.data.inputs import Inputs, parts
 from histfl.errors import UsageError
 
 
@@ -42,14 +43,17 @@ class CropFlip:
 AUGMENTATIONS: dict[str, CropFlip | None] = {"none": None, "crop-flip": CropFlip()}
 
 
-def augmentation(name: str, inputs: torch.Tensor) -> CropFlip | None:
+def augmentation(name: str, inputs: Inputs) -> CropFlip | None:
     """The augmentation of that name, for which `inputs` [sample, ...] must be images."""
     if name not in AUGMENTATIONS:
         raise UsageError(f"augment = {name!r} is not known; use {' or '.join(AUGMENTATIONS)}")
     chosen = AUGMENTATIONS[name]
-    if chosen is not None and not (inputs.dim() == 4 and inputs.is_floating_point()):
+    if chosen is None:
+        return None
+    if not isinstance(inputs, torch.Tensor) or inputs.dim() != 4 or not inputs.is_floating_point():
+        kinds = " and ".join(f"{x.dtype} of shape {tuple(x.shape)}" for x in parts(inputs))
         raise UsageError(
             f"augment = {name!r} is for images [sample, channel, height, width] of real numbers, and the inputs "
-            f"are {inputs.dtype} of shape {tuple(inputs.shape)}; set it to 'none'"
+            f"are {kinds}; set it to 'none'"
         )
     return chosen

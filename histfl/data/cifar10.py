@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from histfl.arrays import large_floats
 from histfl.data.dataset import TensorData
 from histfl.data.store import Source, TensorPair, member, read_content
 from histfl.errors import DataError
@@ -32,7 +33,7 @@ def read_batches(paths: Sequence[Path]) -> TensorData:
         if batch[:, 0].max() >= len(CLASS_NAMES):
             raise DataError(f"{path} has label {batch[:, 0].max()}; labels lie in 0..{len(CLASS_NAMES) - 1}")
         records.append(batch)
-    inputs = np.empty((sum(map(len, records)), CHANNELS, SIDE, SIDE), dtype=np.float32)
+    inputs = large_floats((sum(map(len, records)), CHANNELS, SIDE, SIDE))
     scale = (1 / (255 * np.array(STD))).astype(np.float32)[:, None, None]
     shift = (np.array(MEAN) / np.array(STD)).astype(np.float32)[:, None, None]
     start = 0
@@ -70,4 +71,5 @@ SOURCE = Source(
     base_url="https://www.cs.toronto.edu/~kriz",
     downloads=(("cifar-10-binary.tar.gz", "md5:c32a1d4ab5d03f1284b67883e8d87530"),),
     load=load,
+    normalisation={"mean": [*MEAN], "std": [*STD]},
 )

@@ -9,7 +9,6 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
-import pooch
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from histfl.data.store import Source, check_contents, disk_error, locate, places
@@ -64,6 +63,8 @@ def _gather(source: Source, staging: Path, base_url: str) -> Path:
 
 
 def _download_file(url: str, path: Path, checksum: str) -> None:
+    import pooch  # takes a while, and most runs need none of it
+
     bar: _ProgressBar | _ProgressLines = (
         _ProgressBar(path.name) if sys.stderr.isatty() else _ProgressLines(url)
     )

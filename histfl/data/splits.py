@@ -1,8 +1,8 @@
-"""Who holds which samples: the two-level splits of HIST Sec. VI-A, as one index array."""
+"""The two-level splits of HIST Sec. VI-A: who is dealt which samples, by name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -10,44 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from histfl.arrays import Floats, Ints
-from histfl.errors import UsageError, did_you_mean, in_one_line
+from histfl.data.holdings import Split, checked_labels, offsets_of
+from histfl.errors import UsageError, did_you_mean
 from histfl.network import spread_evenly
 
 SHARDS_PER_CLIENT = 2
-GIVEN = "given"  # the split of clients whose samples a user names
 DEFAULT_CONCENTRATION = 0.5  # of the Dirichlet split
-
-
-@dataclass(frozen=True, eq=False)
-class Split:
-    """Client i holds the samples `order[offsets[i]:offsets[i + 1]]`.
-
-    `order` [used sample] and `offsets` [client + 1], int64; the clients of a cell lie next to each
-    other, cell 0's first. No object is kept per client.
-    """
-
-    order: Ints
-    offsets: Ints
-
-    def __post_init__(self) -> None:
-        ends_meet = len(self.offsets) >= 2 and self.offsets[0] == 0 and self.offsets[-1] == len(self.order)
-        if not ends_meet or (np.diff(self.offsets) < 0).any():
-            raise UsageError(f"offsets must rise from 0 to {len(self.order)}, the number of samples dealt")
-
-    @property
-    def num_clients(self) -> int:
-        return len(self.offsets) - 1
-
-    @property
-    def sizes(self) -> Ints:
-        """[client]: how many samples each client holds."""
-        return np.diff(self.offsets)
-
-    def client(self, index: int) -> Ints:
-        """The samples of client `index`, as a view."""
-        if not 0 <= index < self.num_clients:
-            raise IndexError(f"client {index} of {self.num_clients}")
-        return self.order[self.offsets[index] : self.offsets[index + 1]]
 
 
 @dataclass(frozen=True)
@@ -75,7 +43,7 @@ def split(
     cell_concentration: float = DEFAULT_CONCENTRATION,
     client_concentration: float = DEFAULT_CONCENTRATION,
 ) -> Split:
-    """The samples with `labels` [sample] dealt to the clients of each cell, [cell], by the named rule.
+    """The samples with `labels` [sample] dealt to the clients of each cell, [cell], by the named rule (HIST Sec. VI-A).
 
     No sample goes to two clients and every client gets at least one. The concentrations are read by
     `dirichlet` alone.
@@ -84,41 +52,7 @@ def split(
         hint = did_you_mean(name, SPLITS, f"known splits: {', '.join(SPLITS)}")
         raise UsageError(f"unknown split {name!r}; {hint}")
     concentrations = Concentrations(cell_concentration, client_concentration)
-    return SPLITS[name](
-        _checked_labels(labels), _checked_clients(clients_per_cell), generator, concentrations
-    )
-
-
-def given_split(holdings: Sequence[npt.ArrayLike], num_samples: int, num_clients: int) -> Split:
-    """Client i holds the samples `holdings[i]` (numbers from 0, a client at least one), as a user says.
-
-    Clients may hold different numbers of samples, and a sample may be with several of them or with none.
-    """
-    try:
-        clients = None if isinstance(holdings, str | Mapping) else len(holdings)
-    except Exception:  # a user's object may fail in any way
-        clients = None
-    if clients is None:
-        raise UsageError(
-            f"the split is of type {type(holdings).__name__}; give a list with the numbers of every client's samples"
-        )
-    if clients != num_clients:
-        raise UsageError(
-            f"the split has {clients} clients and the network {num_clients}; give each of the network's its "
-            "samples, those of cell 0 first"
-        )
-    parts = [_checked_holding(client, part, num_samples) for client, part in enumerate(holdings)]
-    return Split(np.concatenate(parts), _offsets(np.array([len(part) for part in parts])))
-
-
-def label_mix(split: Split, labels: npt.ArrayLike, num_classes: int) -> Ints:
-    """[client, class]: how many samples of each class a client holds."""
-    held = _checked_labels(labels)[split.order]
-    if held.size and held.max() >= num_classes:
-        raise UsageError(f"label {held.max()} is outside 0..{num_classes - 1}; num_classes is {num_classes}")
-    client = np.repeat(np.arange(split.num_clients), split.sizes)
-    counts = np.bincount(client * num_classes + held, minlength=split.num_clients * num_classes)
-    return counts.reshape(split.num_clients, num_classes).astype(np.int64, copy=False)
+    return SPLITS[name](checked_labels(labels), _checked_clients(clients_per_cell), generator, concentrations)
 
 
 def _shards(labels: Ints, clients: Ints, generator: np.random.Generator, _: Concentrations) -> Split:
@@ -144,7 +78,7 @@ def _cell_iid(labels: Ints, clients: Ints, generator: np.random.Generator, _: Co
 def _iid(labels: Ints, clients: Ints, generator: np.random.Generator, _: Concentrations) -> Split:
     """Every sample, in random order, in parts that differ by at most one."""
     sizes = _even_sizes(len(labels), int(clients.sum()))
-    return Split(generator.permutation(len(labels)), _offsets(sizes))
+    return Split(generator.permutation(len(labels)), offsets_of(sizes))
 
 
 def _dirichlet(
@@ -155,14 +89,14 @@ def _dirichlet(
     Each cell's mix is centred on the whole set's, each client's on its cell's holding.
     """
     sizes = _even_sizes(len(labels), int(clients.sum()))
-    first_client = _offsets(clients)
+    first_client = offsets_of(clients)
     cell_sizes = np.add.reduceat(sizes, first_client[:-1])
     cells = np.zeros(len(clients), dtype=np.int64)
     order = np.arange(len(labels))
     order = order[deal_by_label_mix(labels, cells, cell_sizes, concentrations.cell, generator)]
     cell_of_client = np.repeat(np.arange(len(clients)), clients)
     order = order[deal_by_label_mix(labels[order], cell_of_client, sizes, concentrations.client, generator)]
-    return Split(order, _offsets(sizes))
+    return Split(order, offsets_of(sizes))
 
 
 Splitter: TypeAlias = Callable[[Ints, Ints, np.random.Generator, Concentrations], Split]
@@ -175,6 +109,7 @@ SPLITS: dict[str, Splitter] = {
     "dirichlet": _dirichlet,
 }
 READ_CONCENTRATIONS = ("dirichlet",)
+WITHOUT_LABELS = ("iid",)  # splits that look at no label, and so fit targets of every kind
 
 
 def _sort_and_deal(
@@ -215,42 +150,6 @@ def _even_sizes(samples: int, clients: int) -> Ints:
             f"{samples} samples cannot serve {clients} clients; use at most {samples} clients or more data"
         )
     return spread_evenly(samples, clients)
-
-
-def _offsets(sizes: Ints) -> Ints:
-    return np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
-
-
-def _checked_labels(labels: npt.ArrayLike) -> Ints:
-    array = np.asarray(labels)
-    if array.ndim != 1 or array.size == 0 or not np.issubdtype(array.dtype, np.integer):
-        raise UsageError(f"labels are {array.dtype} of shape {array.shape}; give whole numbers, [sample]")
-    if array.min() < 0:
-        raise UsageError(f"label {array.min()} is negative; class numbers start at 0")
-    return array.astype(np.int64, copy=False)
-
-
-def _checked_holding(client: int, samples: npt.ArrayLike, num_samples: int) -> Ints:
-    try:
-        array = np.asarray(samples)
-    except Exception as error:  # lists of lists, tensors on a GPU, objects that fail in their own way
-        raise UsageError(
-            f"split: client {client}: {in_one_line(error)}; give the numbers of its samples"
-        ) from None
-    if array.size == 0:
-        raise UsageError(
-            f"split: client {client} holds no sample; give it one, or leave it out of the network"
-        )
-    if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
-        raise UsageError(
-            f"split: client {client} has {array.dtype} of shape {array.shape}; give the numbers of its samples"
-        )
-    outside = array[(array < 0) | (array >= num_samples)]
-    if outside.size:
-        raise UsageError(
-            f"split: client {client} holds sample {outside[0]}; the training set has 0 to {num_samples - 1}"
-        )
-    return array.astype(np.int64, copy=False)
 
 
 def _checked_clients(clients_per_cell: npt.ArrayLike) -> Ints:

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
-import pooch
-
 from histfl.data.dataset import TensorData, TextData
 from histfl.errors import DISK_FAILURES, DataError, StorageError
 from histfl.files import open_file, read_text
@@ -50,6 +48,7 @@ class Source:
     train_samples: int | None = None
     load: Callable[[Path], TensorPair] | None = None
     load_text: Callable[[Path, frozenset[str]], TextPair] | None = None
+    normalisation: dict[str, list[float]] | None = None  # of bytes / 255, "mean" and "std" by channel
 
 
 def places(data_dir: Path | str | None = None) -> list[Path]:
@@ -61,6 +60,8 @@ def places(data_dir: Path | str | None = None) -> list[Path]:
 
 def user_cache() -> Path:
     """The user's cache folder of this package; of a user without a home, one below the system's own."""
+    import pooch  # takes a while, and most runs need none of it
+
     place = Path(pooch.os_cache("histfl"))
     return place if place.is_absolute() else Path(tempfile.gettempdir()) / f"histfl-{_user()}"
 

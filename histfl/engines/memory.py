@@ -10,14 +10,13 @@ from functools import cache
 
 import torch
 
+from histfl.data.inputs import bytes_of_a_sample
 from histfl.engines.blocks import Trainer
 from histfl.errors import UsageError
 from histfl.partition import State
 from histfl.training import Task
 
-COPIES = 4  # of a client's model during a step: itself, its gradient, a slot, what is handed on
-
-
+COPIES = 3  # of a client's model during a step: itself, its gradient, what is handed on, and one more for each slot
 MOST_GIGABYTES = 1e9  # far beyond any machine
 
 
@@ -38,7 +37,7 @@ def within(gigabytes: float | None, trainer: Trainer, task: Task, cores: int) ->
     """`trainer` that keeps to so many gigabytes (10^9 bytes; None: all there is) by training fewer clients at
     once. On a CPU they are shared by the blocks of all cores in training or waiting to be read: of all cores, since
     the result must not depend on threads."""
-    device = task.data.inputs.device
+    device = task.data.device
     if device.type == "cpu":
         return (
             trainer if gigabytes is None else _FewerClients(gigabytes * 1e9 / (2 * cores + 1), trainer, task)
@@ -58,10 +57,10 @@ class _FewerClients:
         self.train = trainer.train
 
     def clients_at_once(self, start: State) -> int | None:
-        inputs = self.task.data.inputs
         model = sum(tensor.numel() * tensor.element_size() for tensor in start.values())
-        batch = self.task.local.batch_size * inputs[0].numel() * inputs.element_size()
-        fitting = max(1, int(self.bytes_per_block / (COPIES * model + batch)))
+        batch = self.task.local.batch_size * bytes_of_a_sample(self.task.data.inputs)
+        copies = COPIES + max(1, len(self.task.local.slots([next(iter(start.values())).new_zeros(1, 1)])))
+        fitting = max(1, int(self.bytes_per_block / (copies * model + batch)))
         most = self.trainer.clients_at_once(start)
         return fitting if most is None else min(most, fitting)
 

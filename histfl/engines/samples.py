@@ -8,6 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from histfl.data import CropFlip
+from histfl.data.inputs import Inputs, mapped, parts
 from histfl.devices import moved
 from histfl.engines.blocks import Block
 from histfl.engines.memory import put_in_large_pages
@@ -39,11 +41,12 @@ class Samples:
     def __init__(self, task: Task) -> None:
         self.task = task
         self.key_names = key_names(task.model)
-        device = task.data.inputs.device
+        device = task.data.device
         self._order = torch.from_numpy(task.split.order).to(device)
         # Rows of one axis: torch copies them faster than rows of many.
-        self._rows = task.data.inputs.reshape(len(task.data), -1)
-        put_in_large_pages(self._rows)
+        self._rows = mapped(lambda x: x.reshape(len(x), -1), task.data.inputs)
+        for rows in parts(self._rows):
+            put_in_large_pages(rows)
 
     def draw(self, block: Block, edge_rounds: int = 1) -> Drawn:
         """For the steps of the block's edge round and those after it."""
@@ -77,25 +80,30 @@ class Samples:
         )
         return numbers.transpose(0, 1).contiguous()
 
-    def batches(self, drawn: Drawn, key: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Inputs [client, batch, ...] and targets [client, batch] of one step after another, while `key` [client] has
-        that step's keys.
+    def batches(self, drawn: Drawn, key: torch.Tensor) -> Iterator[tuple[Inputs, torch.Tensor]]:
+        """Inputs and targets [client, batch, ...] of one step after another, while `key` [client] has that step's keys.
 
         All steps share one buffer, so that the samples stay in cache: use a batch before the next.
         """
         numbers, keys = drawn
         inputs, targets, augment = self.task.data.inputs, self.task.data.targets, self.task.augment
-        shape = numbers.shape[1:]
-        buffer = self._rows.new_empty(shape.numel(), self._rows.shape[1])
-        view = buffer.view(*shape, *inputs.shape[1:])
+        shape, samples = numbers.shape[1:], len(self.task.data)
+        of_targets = (*shape, *targets.shape[1:])
+        buffers = mapped(lambda rows: rows.new_empty(shape.numel(), rows.shape[1]), self._rows)
+        views = mapped(lambda buffer, x: buffer.view(*shape, *x.shape[1:]), buffers, inputs)
+        copied = tuple(zip(parts(self._rows), parts(buffers), strict=True))
         for place, step in enumerate(numbers.flatten(start_dim=1)):
             if keys is not None:
                 key.copy_(keys[place])
-            if augment is None:
-                torch.index_select(self._rows, 0, step, out=buffer)
-                yield view, targets.index_select(0, step).view(shape)
-            else:
-                variant, sample = step // len(inputs), step % len(inputs)
-                torch.index_select(self._rows, 0, sample, out=buffer)
-                images = augment.apply(view.flatten(end_dim=1), variant).view(view.shape)
-                yield images, targets.index_select(0, sample).view(shape)
+            sample = step if augment is None else step % samples
+            for rows, buffer in copied:
+                torch.index_select(rows, 0, sample, out=buffer)
+            yield (
+                views if augment is None else _varied(augment, views, step // samples),
+                targets.index_select(0, sample).view(of_targets),
+            )
+
+
+def _varied(augment: CropFlip, views: Inputs, variant: torch.Tensor) -> Inputs:
+    """Variants [client * batch] of images [client, batch, ...]."""
+    return mapped(lambda x: augment.apply(x.flatten(end_dim=1), variant).view(x.shape), views)

@@ -14,24 +14,28 @@ from itertools import groupby
 
 import torch
 
+from histfl.arguments import whole
 from histfl.devices import one_torch_thread, products
 from histfl.engines.blocks import (
     Block,
     Part,
     Trainer,
+    bundled,
     clients_per_block,
     cut_into_blocks,
     halves,
     num_clients,
 )
-from histfl.engines.memory import keep_freed_memory, within
+from histfl.engines.memory import check_budget, keep_freed_memory, within
 from histfl.engines.reference import ReferenceEngine
 from histfl.engines.steps.choose import choose_trainer
 from histfl.engines.threads import ThreadPool
 from histfl.errors import UsageError
 from histfl.partition import State
 from histfl.training import CellJob, CellResult, Task
-from histfl.training.jobs import received
+from histfl.training.corrections import Correction
+from histfl.training.jobs import averaged, correction_of, received
+from histfl.training.memory import CellMemory
 
 
 @dataclass(frozen=True)
@@ -45,12 +49,13 @@ class _Trained:
 
 @dataclass(frozen=True)
 class _End:
-    """A cell after its edge rounds: the edge's model, the clients' losses in blocks [client], and the
-    errors of the edge's estimates."""
+    """A cell after its edge rounds: the edge's model, the clients' losses in blocks [client], the errors of the
+    edge's estimates, and what the cell keeps."""
 
     state: State
     losses: list[torch.Tensor]
     errors: list[torch.Tensor]
+    memory: CellMemory
 
 
 _Mapper = Callable[[Iterable[Block]], Iterator[_Trained]]  # trains blocks, and gives their parts in order
@@ -63,7 +68,9 @@ class VectorisedEngine:
 
     def __init__(self, memory_gb: float | None = None, *, cores: int | None = None) -> None:
         """On a CPU, blocks are sized for so many cores (None: the machine's), whatever the number of threads."""
-        self.memory_gb, self.cores = memory_gb, cores or os.cpu_count() or 1
+        check_budget(memory_gb)
+        self.memory_gb = memory_gb
+        self.cores = (os.cpu_count() or 1) if cores is None else whole("cores of an engine", cores, 2**20)
         self._known: tuple[Task, Trainer | None] | None = None
 
     def supports(self, task: Task) -> bool:
@@ -72,14 +79,16 @@ class VectorisedEngine:
 
     def run(self, jobs: Sequence[CellJob], *, most: int | None = None) -> Sequence[CellResult]:
         """`most` is the number of clients in a block on a CPU, for whoever shares a round's jobs out to several
-        engines (None: `clients_per_block` of these jobs)."""
+        engines (None: `clients_per_block` of these)."""
+        jobs = list(jobs)
         trainer = self._trainer(jobs[0].task) if jobs else None
         if trainer is None:
             return ReferenceEngine().run(jobs)
         run = _run_in_turn
-        if jobs[0].task.data.inputs.device.type == "cpu":
-            run, trainer = _run_threads, _AtMost(most or clients_per_block(jobs, self.cores), trainer)
-        bundles = _bundles(jobs, trainer)
+        if jobs[0].task.data.device.type == "cpu":
+            most = most or clients_per_block([job.schedule for job in jobs], self.cores)
+            run, trainer = _run_threads, _AtMost(most, trainer)
+        bundles = list(bundled(jobs, trainer))
         with products(jobs[0].task.local.precision):
             found = run([[jobs[place] for place in places] for places in bundles], trainer)
         ends = {
@@ -88,6 +97,14 @@ class VectorisedEngine:
             for place, end in zip(places, own, strict=True)
         }
         return _results([ends[place] for place in range(len(jobs))], jobs[0].task.local.local_steps)
+
+    def bundles(self, jobs: Iterable[CellJob], task: Task, most: int) -> Iterator[list[int]]:
+        """The places of the task's jobs that stay together wherever they are carried out, since sums of other blocks
+        round otherwise; on a GPU and without a fast trainer, each by itself."""
+        trainer = self._trainer(task)
+        if trainer is None or task.data.device.type != "cpu":
+            return ([place] for place, _ in enumerate(jobs))
+        return bundled(jobs, _AtMost(most, trainer))
 
     def close(self) -> None:
         """Drop what was made for the last task: recordings hold a GPU's memory."""
@@ -135,65 +152,48 @@ def _run_in_turn(bundles: Sequence[Sequence[CellJob]], trainer: Trainer) -> list
     ]
 
 
-def _bundles(jobs: Sequence[CellJob], trainer: Trainer) -> list[list[int]]:
-    """The places of cells that go in step: submodels of one shape, and clients for about one block."""
-    groups: dict[object, list[int]] = {}
-    for place, job in enumerate(jobs):
-        shapes = tuple((name, tensor.shape) for name, tensor in job.start.items())
-        groups.setdefault((shapes, len(job.schedule.arrived)), []).append(place)
-    bundles: list[list[int]] = []
-    for places in groups.values():
-        most = trainer.clients_at_once(jobs[places[0]].start)
-        left = 0
-        for place in places:
-            clients = max(map(len, jobs[place].schedule.arrived), default=0)
-            if place == places[0] or (most is not None and clients > left):
-                bundles.append([])
-                left = most or 0
-            bundles[-1].append(place)
-            left -= clients
-    return bundles
-
-
 def _run_cells(jobs: Sequence[CellJob], trainer: Trainer, mapper: _Mapper) -> list[_End]:
     """Lines 3 to 9 of Algorithm 1 for cells of one submodel shape, in step with each other."""
-    states = [job.start for job in jobs]
+    states, memories = [job.start for job in jobs], [CellMemory(job.memory) for job in jobs]
+    corrections = [correction_of(job, memory) for job, memory in zip(jobs, memories, strict=True)]
     losses: list[list[torch.Tensor]] = [[] for _ in jobs]
     errors: list[list[torch.Tensor]] = [[] for _ in jobs]
     most = trainer.clients_at_once(states[0])
     for edge_round in range(len(jobs[0].schedule.arrived)):
         parts = [
-            Part(
-                place,
-                job,
-                states[place],
-                edge_round,
-                job.schedule.arrived[edge_round] + job.cell.first_client,
-            )
+            Part(place, job, states[place], edge_round, job.clients(edge_round), corrections[place])
             for place, job in enumerate(jobs)
             if len(job.schedule.arrived[edge_round])
         ]
         trained = mapper(cut_into_blocks(parts, most))
         # They come in the order of the parts, so an uplink reads its cell's without waiting for all.
         for place, own in groupby(trained, key=lambda part: part.place):
-            job = jobs[place]
-            finals = _finals(job, edge_round, states[place], own, losses[place])
-            states[place], error = job.task.uplink.aggregate(
-                states[place], finals, job.link, edge_round, job.task.local.learning_rate
-            )
+            job, start, correction = jobs[place], states[place], corrections[place]
+            finals = _finals(job, memories[place], correction, edge_round, start, own, losses[place])
+            states[place], error = averaged(job, edge_round, start, finals)
+            if correction is not None:
+                correction.averaged(job.clients(edge_round), start, states[place])
             errors[place].append(error)
-    return [_End(*end) for end in zip(states, losses, errors, strict=True)]
+    return [_End(*end) for end in zip(states, losses, errors, memories, strict=True)]
 
 
 def _finals(
-    job: CellJob, edge_round: int, state: State, trained: Iterable[_Trained], losses: list[torch.Tensor]
+    job: CellJob,
+    memory: CellMemory,
+    correction: Correction | None,
+    edge_round: int,
+    state: State,
+    trained: Iterable[_Trained],
+    losses: list[torch.Tensor],
 ) -> Iterator[State]:
     """The models that reach the edge, in the order of the clients."""
-    clients, heard = job.schedule.arrived[edge_round] + job.cell.first_client, 0
+    clients, heard = job.clients(edge_round), 0
     for part in trained:
         losses.append(part.losses)
         own = clients[heard : heard + len(part.losses)]
-        yield received(job, edge_round, state, part.final, own)
+        if correction is not None:
+            correction.trained(own, state, part.final)
+        yield received(job, memory, edge_round, state, part.final, own)
         heard += len(own)
 
 
@@ -208,7 +208,7 @@ def _results(ends: Sequence[_End], local_steps: int) -> list[CellResult]:
         steps = sum(map(len, end.losses)) * local_steps
         loss, error = next(numbers) if end.losses else (None, 0.0)
         mean = None if loss is None else loss / steps
-        results.append(CellResult(state=end.state, loss=mean, client_steps=steps, edge_error=error))
+        results.append(CellResult(end.state, mean, steps, error, end.memory.kept()))
     return results
 
 

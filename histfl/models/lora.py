@@ -6,10 +6,10 @@ The transformer is frozen. Beside each adapted layer W runs a pair of thin matri
 
 a network with one hidden layer of `rank` neurons: the rank indices are the units that HIST deals out.
 A cell that holds 4 of 16 trains 4 rows of each A and the 4 columns of each B that belong to them, as a model
-of rank 4: at the scale alpha / 4. So the change that the merged model makes to W, at alpha / 16, is the mean
-of the cells' changes. At one scale for all it would be their sum: each cell, which does not see what the others
-have added, would adapt W in full, and the merged model N times too far.
-Deviation: the paper's mask (B S_l A) says nothing of a scale, and leaves alpha / 16 to every cell.
+of rank 4: at the scale alpha / 4, which is `method.scale = 1`, the default here. So the change that the merged model
+makes to W, at alpha / 16, is the mean of the cells' changes. At one scale for all it would be their sum: each cell,
+which does not see what the others have added, would adapt W in full, and the merged model N times too far.
+Deviation: the paper's mask (B S_l A) says nothing of a scale, and leaves alpha / 16 to every cell: `method.scale = 0`.
 The linear head on top is trained and averaged as any parameter that every cell holds.
 """
 
@@ -105,24 +105,7 @@ def add_lora(
     for parameter in adapted.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.float()  # small steps would be lost in half precision
-    for name, module in adapted.named_modules():
-        if name.rpartition(".")[0].endswith(".lora_A") and type(module) is nn.Linear:
-            module.__class__ = Down
     return adapted
-
-
-class Down(nn.Linear):
-    """A, times rank / held: peft multiplies by alpha / rank, and the pair's scale is alpha / held.
-
-    Held are the rank indices of a submodel, or those that a mask leaves of the full model.
-    """
-
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
-        rank, rows = self.out_features, self.weight.shape[0]
-        if rows < rank:
-            return super().forward(input) * (rank / rows)
-        held = (self.weight != 0).any(dim=1).sum().clamp(min=1)
-        return super().forward(input) * (rank / held.to(input.dtype))
 
 
 def rank_axes(model: nn.Module) -> Mapping[str, Sequence[tuple[str, int]]]:
@@ -147,6 +130,8 @@ class LoraClassifier(nn.Module):
     Texts are padded at the end with `PADDING`. All masks are tensor operations, so that many clients'
     samples can pass through at once (`torch.func.vmap`): the frozen layers then see them as one batch.
     """
+
+    scale_of_submodels = 1.0  # where `method.scale` does not say
 
     def __init__(
         self,

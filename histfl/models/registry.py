@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from histfl import settings
+from histfl.data.inputs import Inputs
 from histfl.errors import UsageError
 from histfl.factories import MODEL, call_factory, find_factory
 from histfl.limits import check_memory
@@ -33,7 +34,7 @@ def build_model(
     num_classes: int,
     *,
     seed: int,
-    sample_inputs: torch.Tensor | None = None,
+    sample_inputs: Inputs | None = None,
     data_dir: Path | None = None,
 ) -> nn.Module:
     """The named model, its initial weights drawn from `seed`; the global generator is left as it was.

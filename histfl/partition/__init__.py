@@ -7,8 +7,9 @@ from histfl.partition.deal import (
     even_counts,
     share_counts,
     shared_units,
+    width_counts,
+    windows,
 )
-from histfl.partition.discover import discover
 from histfl.partition.module import (
     copy_of,
     has_batch_statistics,
@@ -17,35 +18,33 @@ from histfl.partition.module import (
     training_copy,
     with_tensors,
 )
-from histfl.partition.plan import CutAxis, Plan, State, UnitGroup
-from histfl.partition.planner import Scheme, choose, conflict, plan
-from histfl.partition.submodel import Submodel, extract, masks, merge, num_parameters
+from histfl.partition.plan import Plan, State
+from histfl.partition.planner import Scheme, plan
+from histfl.partition.submodel import Submodel, extract, merge, num_parameters, put_back, tensor_sizes
 
 __all__ = [
-    "CutAxis",
     "Plan",
     "Scheme",
     "State",
     "Submodel",
-    "UnitGroup",
     "check_enough_units",
-    "choose",
-    "conflict",
     "copy_of",
     "deal_evenly",
-    "discover",
     "draw",
     "even_counts",
     "extract",
     "has_batch_statistics",
     "is_group_norm",
-    "masks",
     "merge",
     "num_parameters",
     "plan",
+    "put_back",
     "recompute_statistics",
     "share_counts",
     "shared_units",
+    "tensor_sizes",
     "training_copy",
+    "width_counts",
+    "windows",
     "with_tensors",
 ]

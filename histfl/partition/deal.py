@@ -1,5 +1,6 @@
-"""Dealing out the units of a plan: how many each cell gets, int [cell, group], and which ones, at random and
-anew in every global round (HIST Algorithm 1).
+"""Dealing out the units of a plan: how many each cell gets, int [cell, group], and which ones: at random and anew in
+every global round (HIST Algorithm 1), or windows, runs of neighbouring units, which go on at a layer's first unit where
+they pass its last.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from histfl.arrays import Floats, Ints
 from histfl.errors import PartitionError
 from histfl.partition.plan import Plan
 from histfl.partition.submodel import Submodel
+
+_ROUNDING = 1e-9  # 0.1 of 30 units are 3, though the product is a little more
 
 
 def shared_units(plan: Plan, shared: float) -> Ints:
@@ -102,7 +105,7 @@ def _dealt(plan: Plan, num_cells: int, shared: float) -> Ints:
 def draw(
     plan: Plan, counts: Ints, generator: np.random.Generator, *, shared: float = 0.0
 ) -> tuple[Submodel, ...]:
-    """A random submodel for each cell: counts[cell, group] units of its own, and the shared ones.
+    """A random submodel for each cell (HIST Algorithm 1): counts[cell, group] units of its own, and the shared ones.
 
     The units of each group are put in random order and cut into consecutive runs, so that every unit
     belongs to exactly one cell. `shared` is the fraction of units that every cell holds besides (the
@@ -149,4 +152,39 @@ def _check(plan: Plan, counts: Ints, common: Ints) -> None:
             raise PartitionError(
                 f"layer {group.name!r} has {group.num_units} units, of which {num_shared} are shared, but "
                 f"the counts deal out {own.sum()}; they must add up to {group.num_units - num_shared}"
+            )
+
+
+def width_counts(plan: Plan, shares: Floats) -> Ints:
+    """The units [cell, group] of windows that hold `shares` [cell] of every layer, rounded up."""
+    bad = np.flatnonzero(~((shares > 0) & (shares <= 1)))
+    if bad.size:
+        raise PartitionError(
+            f"the share of cell {bad[0]} is {shares[bad[0]]:g}; the part of every layer that a cell holds is above 0 "
+            "and at most 1"
+        )
+    return np.maximum(np.ceil(shares[:, None] * plan.units - _ROUNDING), 1).astype(np.int64)
+
+
+def windows(plan: Plan, counts: Ints, starts: Ints) -> tuple[Submodel, ...]:
+    """For each cell the counts[cell, group] units from starts[cell, group] on."""
+    _check_windows(plan, counts)
+    return tuple(
+        Submodel(plan, tuple(_window(*numbers) for numbers in zip(plan.units, own, first, strict=True)))
+        for own, first in zip(counts, starts, strict=True)
+    )
+
+
+def _window(units: int, count: int, start: int) -> torch.Tensor:
+    """The units, sorted."""
+    return torch.from_numpy(np.sort((start + np.arange(count)) % units))
+
+
+def _check_windows(plan: Plan, counts: Ints) -> None:
+    for group, own in zip(plan.groups, counts.T, strict=True):
+        wrong = np.flatnonzero((own < 1) | (own > group.num_units))
+        if wrong.size:
+            raise PartitionError(
+                f"cell {wrong[0]} gets {own[wrong[0]]} units of layer {group.name!r}; a window holds at least one and at "
+                f"most all {group.num_units}"
             )

@@ -26,6 +26,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from histfl.data.inputs import Inputs as Batch
+from histfl.data.inputs import called
 from histfl.errors import PartitionError, UsageError, in_one_line
 from histfl.partition.plan import State
 
@@ -233,7 +235,7 @@ def has_batch_statistics(model: nn.Module) -> bool:
     return bool(_tracking(model))
 
 
-def recompute_statistics(model: nn.Module, batches: Iterable[torch.Tensor]) -> None:
+def recompute_statistics(model: nn.Module, batches: Iterable[Batch]) -> None:
     """Set every running mean and variance of `model` to its average over `batches`, in place.
 
     Every batch has the same weight, whatever its size. Only the normalisation layers are in train mode
@@ -256,7 +258,7 @@ def recompute_statistics(model: nn.Module, batches: Iterable[torch.Tensor]) -> N
                 seen += 1
                 for layer in layers:  # a cumulative average; of momentum None only BatchNorm makes one
                     layer.momentum = 1 / seen
-                model(batch)
+                called(model, batch)
     finally:
         for layer, momentum in zip(layers, momenta, strict=True):
             layer.momentum = momentum

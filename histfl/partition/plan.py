@@ -9,7 +9,7 @@ of coupled axes is a `UnitGroup`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from histfl.arrays import Ints
+from histfl.arrays import Floats, Ints
 
 State = dict[str, torch.Tensor]
 """Tensors by the names of `nn.Module.named_parameters`."""
@@ -126,6 +126,11 @@ class Plan:
         return sum(prod(self.shapes[name]) for name in self.trainable)
 
     @cached_property
+    def tensor_sizes(self) -> tuple[int, ...]:
+        """The entries of each trainable parameter of the full model."""
+        return tuple(prod(shape) for name, shape in self.shapes.items() if name in self.trainable)
+
+    @cached_property
     def cuts(self) -> Cuts:
         """(parameter, axis) -> the (group index, axis) pairs that cut it."""
         found: dict[tuple[str, int], list[tuple[int, CutAxis]]] = {}
@@ -155,6 +160,17 @@ class Plan:
         Exact when the units of a group are of one size, as they are in all the usual layers.
         """
         total = np.zeros(len(counts))
+        for size in self._tensor_sizes(counts):
+            total += size
+        return np.rint(total).astype(np.int64)
+
+    def tensor_sizes_at(self, counts: Ints) -> Ints:
+        """The entries of each trainable parameter in cells that keep counts[cell, group] units, int [cell, tensor];
+        as exact as `sizes`."""
+        return np.rint(list(self._tensor_sizes(counts))).astype(np.int64).T
+
+    def _tensor_sizes(self, counts: Ints) -> Iterator[Floats]:
+        """[cell], of one trainable parameter after another."""
         axes_of: dict[str, list[int]] = {}
         for parameter, axis in self.cuts:
             axes_of.setdefault(parameter, []).append(axis)
@@ -167,5 +183,4 @@ class Plan:
                     for group, cut in self.cuts[name, axis]
                 )
                 size *= 1.0 - dropped / shape[axis]
-            total += size
-        return np.rint(total).astype(np.int64)
+            yield size

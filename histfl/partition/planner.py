@@ -17,8 +17,6 @@ from typing import Literal
 
 import numpy as np
 import torch
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import csr_array
 from torch import nn
 
 from histfl.errors import PartitionError
@@ -33,7 +31,7 @@ Scheme = Literal["alternating", "every", "none"]
 def choose(
     groups: Sequence[UnitGroup], weights: Sequence[int], *, scheme: Scheme = "alternating"
 ) -> tuple[UnitGroup, ...]:
-    """The groups to cut, in the order given; `weights` are the parameters each of them covers.
+    """The groups to cut (HIST Sec. II-B), in the order given; `weights` are the parameters each of them covers.
 
     `alternating` cuts each parameter along one axis at most. `every` (IST) lets different groups cut
     a parameter along different axes; links between units of different cells are then held by nobody.
@@ -41,6 +39,12 @@ def choose(
     if not groups:
         return ()
     pairs = [(i, j) for i, j in _meeting(groups) if conflict(groups[i], groups[j], scheme)]
+    if not pairs:
+        return tuple(group for group, weight in zip(groups, weights, strict=True) if weight > 0)
+    # Takes a while, and small models need none of it.
+    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import csr_array
+
     rows = np.repeat(np.arange(len(pairs)), 2)
     columns = np.array(pairs, dtype=np.int64).reshape(-1)
     edges = csr_array((np.ones(len(rows)), (rows, columns)), shape=(len(pairs), len(groups)))
@@ -48,7 +52,7 @@ def choose(
         -np.asarray(weights, dtype=np.float64),
         integrality=np.ones(len(groups)),
         bounds=Bounds(0, 1),
-        constraints=LinearConstraint(edges, ub=1.0) if pairs else (),
+        constraints=LinearConstraint(edges, ub=1.0),
         options={"mip_rel_gap": 0.0},
     )
     if solution.x is None:

@@ -4,10 +4,10 @@ The cloud's merge is one rule for every method:
 
     x = sum_j p_j * x_j / sum_j p_j   where some cell holds the entry, its old value elsewhere
 
-This is the paper's sum for entries that one cell holds, the mean for entries that several hold,
-hierarchical FedAvg when all cells hold everything, and leaves entries that nobody trained.
+(with weights w_j, p_j w_j in place of p_j). This is the paper's sum for entries that one cell holds, the mean for
+entries that several hold, hierarchical FedAvg when all cells hold everything, and leaves entries that nobody trained.
 
-The masks p_j of HIST Eqs. (2) and (3) are the oracle that compact submodels are compared with: nothing
+The masks p_j of HIST Eq. (2) and (3) are the oracle that compact submodels are compared with: nothing
 trains with them, they serve tests and the check that a layer may be cut.
 """
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import repeat
 from math import prod
 
 import torch
@@ -90,61 +91,85 @@ def extract(state: State, submodel: Submodel) -> State:
     return compact
 
 
+def put_back(state: State, submodel: Submodel, part: State) -> State:
+    """`state` with the kept entries of the tensors in `part`, as new tensors: the other way of `extract`."""
+    new: State = {}
+    for name, value in part.items():
+        new[name] = state[name].clone()
+        _scatter(new[name], submodel.positions_on(value.device).get(name, {}), value)
+    return state | new
+
+
+def tensor_sizes(submodel: Submodel) -> list[int]:
+    """The trainable numbers of each tensor of the submodel: what a client trains and sends."""
+    return [prod(tensor_shape(submodel, name)) for name in submodel.plan.trainable]
+
+
 def num_parameters(submodel: Submodel) -> int:
-    """Trainable parameters of the submodel: what a client trains and sends."""
-    return sum(_numel(submodel, name) for name in submodel.plan.trainable)
+    """The trainable parameters of the submodel."""
+    return sum(tensor_sizes(submodel))
 
 
-def _numel(submodel: Submodel, name: str) -> int:
+def tensor_shape(submodel: Submodel, name: str) -> tuple[int, ...]:
+    """Of the submodel's part of a parameter."""
     lengths = list(submodel.plan.shapes[name])
     for axis, positions in submodel.positions.get(name, {}).items():
         lengths[axis] = len(positions)
-    return prod(lengths)
+    return tuple(lengths)
 
 
 _WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
 
-def merge(state: State, parts: Iterable[tuple[Submodel, State]]) -> State:
-    """The new full model from `state` and the cells' trained parts, in one pass over the parts.
+def merge(
+    state: State, parts: Iterable[tuple[Submodel, State]], weights: Iterable[float] | None = None
+) -> State:
+    """The new full model from `state` and the cells' trained parts (HIST Eq. (7)), in one pass over the parts.
 
-    Names that no part holds come back as they are in `state`. Means are running means, m + (x - m)/n,
+    `weights` [cell] are of entries that several cells hold (None: all alike); a cell of weight 0 is heard where no
+    other one is. Names that no part holds come back as they are in `state`. Means are running means, m + (x - m)/n,
     so that equal values give exactly that value: extracts that nobody touched merge to `state` itself,
     and an entry of one cell alone is taken over bit by bit.
     """
     merged = dict(state)
-    holders: State = {}
-    for submodel, part in parts:
+    held: State = {}
+    for (submodel, part), weight in zip(parts, repeat(1.0) if weights is None else weights, strict=False):
         for name, value in part.items():
-            if name not in holders:
+            if name not in held:
                 old = state[name]
                 merged[name] = old.to(_WIDER.get(old.dtype, old.dtype), copy=True)
-                holders[name] = torch.zeros(_holders_shape(submodel, name, old.dim()))
-            _fold(merged[name], holders[name], submodel, name, value)
+                shape = _holders_shape(submodel, name, old.dim())
+                held[name] = torch.zeros(shape, dtype=merged[name].dtype)
+            _fold(merged[name], held[name], submodel, name, value, weight)
     return {name: value.to(state[name].dtype) for name, value in merged.items()}
 
 
 def _holders_shape(submodel: Submodel, name: str, dimensions: int) -> list[int]:
-    """The number of holders varies along cut axes only: length 1 along the others."""
+    """Who holds an entry varies along cut axes only: length 1 along the others."""
     shape = submodel.plan.shapes[name]
     axes = {axis for parameter, axis in submodel.plan.cuts if parameter == name}
     return [shape[axis] if axis in axes else 1 for axis in range(dimensions)]
 
 
 def _fold(
-    mean: torch.Tensor, holders: torch.Tensor, submodel: Submodel, name: str, value: torch.Tensor
+    mean: torch.Tensor,
+    held: torch.Tensor,
+    submodel: Submodel,
+    name: str,
+    value: torch.Tensor,
+    weight: float,
 ) -> None:
-    """Take one cell's `value` into the running mean; `holders` stays on the CPU."""
+    """Take one cell's `value` into the running mean of the weight that is `held` so far, which stays on the CPU."""
     value = value.detach().to(mean.dtype)
     here = submodel.positions.get(name, {})
-    before = _gather(holders, here).clone()  # of an uncut parameter it is `holders` itself
-    _scatter(holders, here, before + 1)
+    before = _gather(held, here).clone()  # of an uncut parameter it is `held` itself
+    _scatter(held, here, before + weight)
     there = submodel.positions_on(mean.device).get(name, {})
     if before.any():
         current = _gather(mean, there)
         before = moved(before, mean.device)
         # Where this cell is the first, its value itself: current + (value - current) may round.
-        value = torch.where(before == 0, value, current + (value - current) / (before + 1).to(mean.dtype))
+        value = torch.where(before == 0, value, current + (value - current) / ((before + weight) / weight))
     _scatter(mean, there, value)
 
 
@@ -174,7 +199,7 @@ def masks(submodel: Submodel) -> State:
 
 
 def mask(submodel: Submodel, name: str) -> torch.Tensor:
-    """The mask of one parameter."""
+    """The mask of one parameter (HIST Eq. (2) and (3))."""
     shape = submodel.plan.shapes[name]
     ones = torch.ones(shape, dtype=submodel.plan.dtypes[name])
     for axis, positions in submodel.positions.get(name, {}).items():

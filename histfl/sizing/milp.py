@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import sparse
-from scipy.optimize import Bounds, LinearConstraint, milp
 
 from histfl.arrays import Ints
 from histfl.errors import UsageError
@@ -30,11 +28,14 @@ class MilpResult:
 def solve_milp(
     problem: SizingProblem, *, time_limit_s: float = 60.0, relative_gap: float = 0.0
 ) -> MilpResult:
-    """min tau over whole k_jl (and whole slots n_j for AirComp) within the caps.
+    """min tau over whole k_jl (and whole slots n_j for AirComp) within the caps, HIST Eq. (22).
 
     Variables [k_00..k_jl.., n_0..n_j, tau]. cost_j <= tau; sum_j k_jl = K_l; with AirComp size_j <= q n_j.
     Seconds are divided by the cost of equal cells, because HiGHS's tolerances are absolute.
     """
+    from scipy import sparse  # takes a while, and runs need none of it
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
     cost, layers = problem.cost, problem.layers
     if not isinstance(cost, AffineCost | AirCompCost):
         raise UsageError(f"{type(cost).__name__} has no linear form; give an AffineCost or an AirCompCost")

@@ -19,7 +19,7 @@ from histfl.wireless.costs import Cost, UnitCost
 
 
 def optimal_sizes(cost: Cost, total: int, *, low: Ints | int, cap: Ints | int) -> Ints:
-    """Whole sizes [cell] that minimise max_j cost_j(s_j) with sum_j s_j = total and low <= s_j <= cap.
+    """Whole sizes [cell] that minimise max_j cost_j(s_j) with sum_j s_j = total and low <= s_j <= cap (HIST Eq. (22)).
 
     For a threshold tau let S(tau) = sum_j clip(largest s with cost_j(s) <= tau, low_j, cap_j), which never
     falls as tau grows. Bisection finds the smallest float tau with S(tau) >= total; the surplus is then

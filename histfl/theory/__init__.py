@@ -2,7 +2,7 @@
 
 from histfl.theory.bounds import (
     Constants,
-    Schedule,
+    Duration,
     Terms,
     balanced_step,
     corollary_1,
@@ -18,10 +18,10 @@ from histfl.theory.steps import Condition, Largest, StepSizes
 __all__ = [
     "Condition",
     "Constants",
+    "Duration",
     "Estimates",
     "Largest",
     "Sampling",
-    "Schedule",
     "StepSizes",
     "Terms",
     "balanced_step",

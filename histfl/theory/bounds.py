@@ -42,7 +42,7 @@ class Constants:
 
 
 @dataclass(frozen=True)
-class Schedule:
+class Duration:
     """How long training runs: T global rounds of E edge rounds of H local steps."""
 
     rounds: int
@@ -74,7 +74,7 @@ Terms = tuple[Term, ...]
 
 def theorem_1(
     constants: Constants,
-    schedule: Schedule,
+    duration: Duration,
     learning_rate: float,
     *,
     clients_per_cell: Sequence[int],
@@ -93,7 +93,7 @@ def theorem_1(
     inverse = _inverse_sum(clients_per_cell, "clients_per_cell")
     cells = len(clients_per_cell)
     return (
-        _initial(constants, schedule, learning_rate),
+        _initial(constants, duration, learning_rate),
         *_drifts(constants, learning_rate, inverse, "N~"),
         _masks(constants, cells, imbalance, fixed_masks),
         _model(constants, cells, 48),
@@ -102,7 +102,7 @@ def theorem_1(
 
 def theorem_2(
     constants: Constants,
-    schedule: Schedule,
+    duration: Duration,
     learning_rate: float,
     *,
     participants_per_cell: Sequence[int],
@@ -117,9 +117,9 @@ def theorem_2(
     inverse = _inverse_sum(participants_per_cell, "participants_per_cell")
     cells = len(participants_per_cell)
     rate, c = learning_rate, constants
-    sampling = 12 * rate * schedule.local_steps * inverse * c.smoothness * c.client_divergence
+    sampling = 12 * rate * duration.local_steps * inverse * c.smoothness * c.client_divergence
     return (
-        _initial(constants, schedule, learning_rate),
+        _initial(constants, duration, learning_rate),
         *_drifts(constants, learning_rate, inverse, "N~'"),
         Term("sampling of clients", "12 gamma H N~' L delta2^2", sampling),
         _masks(constants, cells, imbalance, fixed_masks),
@@ -129,7 +129,7 @@ def theorem_2(
 
 def theorem_3(
     constants: Constants,
-    schedule: Schedule,
+    duration: Duration,
     learning_rate: float,
     *,
     clients_per_cell: Sequence[int],
@@ -151,11 +151,11 @@ def theorem_3(
     if literal:
         error = Term("aggregation over the air", "gamma MSE", rate * aggregation_error)
     else:
-        value = 2 * rate * c.smoothness / schedule.local_steps * aggregation_error
+        value = 2 * rate * c.smoothness / duration.local_steps * aggregation_error
         error = Term("aggregation over the air", "(2 gamma L / H) MSE", value)
     terms = theorem_1(
         constants,
-        schedule,
+        duration,
         learning_rate,
         clients_per_cell=clients_per_cell,
         imbalance=imbalance,
@@ -164,10 +164,10 @@ def theorem_3(
     return (*terms[:-2], error, *terms[-2:])
 
 
-def _initial(c: Constants, schedule: Schedule, rate: float) -> Term:
+def _initial(c: Constants, duration: Duration, rate: float) -> Term:
     if not (math.isfinite(rate) and rate > 0):
         raise UsageError(f"learning_rate = {rate:g}; it must be positive and finite")
-    return Term("initial gap", "4 (f(x0) - f*) / (gamma T E H)", 4 * c.initial_gap / (rate * schedule.steps))
+    return Term("initial gap", "4 (f(x0) - f*) / (gamma T E H)", 4 * c.initial_gap / (rate * duration.steps))
 
 
 def _drifts(c: Constants, rate: float, inverse: float, symbol: str) -> Terms:
@@ -203,36 +203,36 @@ def _inverse_sum(clients: Sequence[int], name: str) -> float:
 _LASTING = ("submodel sizes", "fixed submodels", "model outside the submodel")
 
 
-def balanced_step(schedule: Schedule, *, clients_per_cell: Sequence[int] | None = None) -> float:
+def balanced_step(duration: Duration, *, clients_per_cell: Sequence[int] | None = None) -> float:
     """gamma = (TEH)^(-1/2), Corollary 1; with clients, gamma = (N~ TEH)^(-1/2), N~ = sum_j 1/n_j.
 
     Deviation: the paper's remark and Corollary 2 state the order N~^(1/2) (TEH)^(-1/2) for the first step
     size; it belongs to the second.
     """
     inverse = 1.0 if clients_per_cell is None else math.fsum(1 / count for count in clients_per_cell)
-    return 1 / math.sqrt(inverse * schedule.steps)
+    return 1 / math.sqrt(inverse * duration.steps)
 
 
 def corollary_1(
-    constants: Constants, schedule: Schedule, *, clients_per_cell: Sequence[int], scaled_step: bool = False
+    constants: Constants, duration: Duration, *, clients_per_cell: Sequence[int], scaled_step: bool = False
 ) -> Terms:
     """Theorem 1 with equal cells, HIST Eq. (15), at gamma = (TEH)^(-1/2).
 
     `scaled_step=True` takes gamma = (N~ TEH)^(-1/2) instead, which suits many small cells.
     """
-    rate = balanced_step(schedule, clients_per_cell=clients_per_cell if scaled_step else None)
-    terms = theorem_1(constants, schedule, rate, clients_per_cell=clients_per_cell)
+    rate = balanced_step(duration, clients_per_cell=clients_per_cell if scaled_step else None)
+    terms = theorem_1(constants, duration, rate, clients_per_cell=clients_per_cell)
     return _grouped(terms, scaled_step=scaled_step, symbol="N~")
 
 
 def corollary_partial(
-    constants: Constants, schedule: Schedule, *, participants_per_cell: Sequence[int], imbalance: float = 1.0
+    constants: Constants, duration: Duration, *, participants_per_cell: Sequence[int], imbalance: float = 1.0
 ) -> Terms:
     """Theorem 2 as the paper states it, HIST Eq. (17), at gamma = (TEH)^(-1/2)."""
     terms = theorem_2(
         constants,
-        schedule,
-        balanced_step(schedule),
+        duration,
+        balanced_step(duration),
         participants_per_cell=participants_per_cell,
         imbalance=imbalance,
     )
@@ -241,7 +241,7 @@ def corollary_partial(
 
 def corollary_2(
     constants: Constants,
-    schedule: Schedule,
+    duration: Duration,
     *,
     clients_per_cell: Sequence[int],
     aggregation_error: float,
@@ -249,10 +249,10 @@ def corollary_2(
     scaled_step: bool = False,
 ) -> Terms:
     """Theorem 3 at gamma = (TEH)^(-1/2), or (N~ TEH)^(-1/2) with `scaled_step`."""
-    rate = balanced_step(schedule, clients_per_cell=clients_per_cell if scaled_step else None)
+    rate = balanced_step(duration, clients_per_cell=clients_per_cell if scaled_step else None)
     terms = theorem_3(
         constants,
-        schedule,
+        duration,
         rate,
         clients_per_cell=clients_per_cell,
         aggregation_error=aggregation_error,

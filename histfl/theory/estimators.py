@@ -29,6 +29,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from histfl.arrays import Ints
+from histfl.data.inputs import called
 from histfl.errors import DivergedError, UsageError
 from histfl.network import Network
 from histfl.partition import State, with_tensors
@@ -49,7 +50,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Objective:
+class TaskLoss:
     """The loss of `task` as a function of the trained parameters; the others are constants."""
 
     task: Task
@@ -57,7 +58,7 @@ class Objective:
     constants: State
 
     @classmethod
-    def of(cls, task: Task, state: State) -> Objective:
+    def of(cls, task: Task, state: State) -> TaskLoss:
         """At `state`, all parameters of the model."""
         names = {name for name, parameter in task.model.named_parameters() if parameter.requires_grad}
         return cls(
@@ -69,13 +70,13 @@ class Objective:
     def of_loss(self, batch: Batch, compute: Callable[[torch.Tensor], T]) -> T:
         """What `compute` makes of the mean loss on the batch, []; backward passes belong in it."""
         task = self.task
-        device = task.data.inputs.device
+        device = task.data.device
         inputs, targets = load_batch(task, batch.numbers.to(device))
         keys = dict.fromkeys(key_names(task.model), torch.tensor(batch.layers_seed, device=device))
 
         def computed(model: nn.Module) -> T:
             with lent_to_layers(batch.layers_seed, device):
-                outputs = model(inputs)
+                outputs = called(model, inputs)
             return compute(task.loss(outputs, targets))
 
         return with_tensors(task.model, {**self.trained, **self.constants, **keys}, computed)
@@ -96,7 +97,7 @@ ITERATIONS = 30
 TOLERANCE = 2e-3
 
 
-def largest_curvature(objective: Objective, batch: Batch) -> float:
+def largest_curvature(task_loss: TaskLoss, batch: Batch) -> float:
     """The spectral norm of the Hessian of the batch loss, by power iteration on Hessian-vector products.
 
     ||H v|| of a unit vector v never exceeds the norm and never falls from one iteration to the next, so
@@ -105,34 +106,34 @@ def largest_curvature(objective: Objective, batch: Batch) -> float:
     """
     parts = [
         Batch(numbers, batch.layers_seed + place)
-        for place, numbers in enumerate(batch.numbers.split(objective.task.local.batch_size))
+        for place, numbers in enumerate(batch.numbers.split(task_loss.task.local.batch_size))
     ]
-    size = sum(x.numel() for x in objective.trained.values())
+    size = sum(x.numel() for x in task_loss.trained.values())
     generator = torch.Generator(device="cpu").manual_seed(batch.layers_seed)
     vector = torch.randn(size, dtype=torch.float64, generator=generator)
-    vector = vector.to(objective.task.data.inputs.device)
+    vector = vector.to(task_loss.task.data.device)
     largest = 0.0
     for _ in range(ITERATIONS):
         norm = torch.linalg.vector_norm(vector)
         if norm == 0:
             break
-        vector = _mean_product(objective, parts, vector / norm)
+        vector = _mean_product(task_loss, parts, vector / norm)
         before, largest = largest, torch.linalg.vector_norm(vector).item()
         if largest - before <= TOLERANCE * largest:
             break
     return largest
 
 
-def _mean_product(objective: Objective, parts: list[Batch], vector: torch.Tensor) -> torch.Tensor:
+def _mean_product(task_loss: TaskLoss, parts: list[Batch], vector: torch.Tensor) -> torch.Tensor:
     """H v, float64 [parameter], H the mean over all samples of the parts' Hessians."""
     total = torch.zeros_like(vector)
     for part in parts:
-        total += _product(objective, part, vector) * len(part.numbers)
+        total += _product(task_loss, part, vector) * len(part.numbers)
     return total / sum(len(part.numbers) for part in parts)
 
 
-def _product(objective: Objective, batch: Batch, vector: torch.Tensor) -> torch.Tensor:
-    parameters = tuple(objective.trained.values())
+def _product(task_loss: TaskLoss, batch: Batch, vector: torch.Tensor) -> torch.Tensor:
+    parameters = tuple(task_loss.trained.values())
 
     def computed(value: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
         gradients = torch.autograd.grad(value, parameters, create_graph=True, materialize_grads=True)
@@ -143,7 +144,7 @@ def _product(objective: Objective, batch: Batch, vector: torch.Tensor) -> torch.
 
     try:
         with sdpa_kernel(SDPBackend.MATH):  # the fused attention kernels cannot be differentiated twice
-            products = objective.of_loss(batch, computed)
+            products = task_loss.of_loss(batch, computed)
     except RuntimeError as error:
         if "not implemented" not in str(error):
             raise
@@ -202,7 +203,7 @@ class Estimates:
 def estimate(
     task: Task, network: Network, state: State, *, round: int, sampling: Sampling | None = None
 ) -> Estimates:
-    """The constants at the global model `state` (all parameters), before global round `round`.
+    """The constants of HIST Sec. III-A at the global model `state` (all parameters), before global round `round`.
 
     Batches have the size and the distribution of training, so sigma^2 is that of a training step; x is
     the vector of all trained parameters. Streams of their own leave the training as it is. The cells
@@ -210,7 +211,7 @@ def estimate(
     clients change.
     """
     chosen = sampling or Sampling()
-    objective = Objective.of(task, state)
+    task_loss = TaskLoss.of(task, state)
     cells = _choose(task.seeds.numpy("theory-cells"), network.num_cells, chosen.cells)
     total = _Sums()
     losses, squares, divergences, variances = [], [], [], []
@@ -218,7 +219,7 @@ def estimate(
         size = int(network.clients_per_cell[index])
         generator = task.seeds.numpy("theory-clients", round, int(index))
         positions = _choose(generator, size, chosen.clients_per_cell)
-        cell = _cell_sums(objective, network.offsets[index] + positions, round)
+        cell = _cell_sums(task_loss, network.offsets[index] + positions, round)
         square, divergence = _split(size, cell.mean_product, cell.pair_product)
         losses.append(cell.loss / cell.count)
         squares.append(square)
@@ -234,9 +235,9 @@ def estimate(
         cell_divergence=cell_divergence,
         client_divergence=tuple(divergences),
         gradient_variance=tuple(variances),
-        smoothness=max(largest_curvature(objective, batch) for batch in _whole(task, round, chosen)),
-        model_norm=math.fsum(x.double().square().sum().item() for x in objective.trained.values()),
-        parameters=sum(x.numel() for x in objective.trained.values()),
+        smoothness=max(largest_curvature(task_loss, batch) for batch in _whole(task, round, chosen)),
+        model_norm=math.fsum(x.double().square().sum().item() for x in task_loss.trained.values()),
+        parameters=sum(x.numel() for x in task_loss.trained.values()),
     )
     _check_finite(estimates, round)
     return estimates
@@ -279,9 +280,9 @@ def _split(size: int, mean_square: float, pair_product: float) -> tuple[float, f
     return mean_square / size + rest * pair_product, rest * (mean_square - pair_product)
 
 
-def _cell_sums(objective: Objective, clients: Ints, round: int) -> _Sums:
+def _cell_sums(task_loss: TaskLoss, clients: Ints, round: int) -> _Sums:
     """Two independent batches a client, one client after another."""
-    task, seeds, sums = objective.task, objective.task.seeds, _Sums()
+    task, seeds, sums = task_loss.task, task_loss.task.seeds, _Sums()
     # Two streams and not two steps of one: batches of one epoch exclude each other.
     streams = [
         BatchKeys(seeds.key("theory-batches", round, which), seeds.key("theory-variants", round, which))
@@ -292,7 +293,7 @@ def _cell_sums(objective: Objective, clients: Ints, round: int) -> _Sums:
         for which, keys in enumerate(streams):
             numbers = batch_numbers(task, np.array([client]), keys, first_step=0, steps=1)
             layers = seeds.key("theory-layers", round, client, which)
-            pair.append(objective.gradient(Batch(numbers[0, 0], layers)))
+            pair.append(task_loss.gradient(Batch(numbers[0, 0], layers)))
         (left_loss, left), (right_loss, right) = pair
         sums.add(left, right, (left_loss + right_loss) / 2)
     return sums

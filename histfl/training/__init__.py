@@ -1,7 +1,6 @@
 """HIST Sec. II-C: client steps, edge aggregation, cloud merge; `hist` is Algorithm 1."""
 
 from histfl.partition import State
-from histfl.training.batches import client_batches
 from histfl.training.hist import Hist, RoundOutcome, hist
 from histfl.training.jobs import CellJob, CellResult, Engine, RoundCost, Task, Uplink, mean_of_clients
 from histfl.training.local import LocalTraining, client_steps
@@ -20,7 +19,6 @@ __all__ = [
     "State",
     "Task",
     "Uplink",
-    "client_batches",
     "client_steps",
     "hist",
     "mean_of_clients",

@@ -8,35 +8,21 @@ import numpy as np
 import torch
 
 from histfl.arrays import Ints
+from histfl.data.inputs import Inputs, chosen, mapped
 from histfl.devices import moved
 from histfl.seeds import random_bits
 from histfl.training.jobs import Task
 
 
-def client_batches(
-    key: int, client: int, num_samples: int, *, first_step: int, steps: int, batch_size: int
-) -> torch.Tensor:
-    """Positions in the client's own data, [step, batch], for steps first_step to first_step + steps - 1.
-
-    The client's samples form an endless stream of epochs, each reshuffled, cut into batches of exactly
-    `batch_size`; a batch may run over the end of an epoch into the next. The stream is a function of
-    (key, client) alone, so no client keeps a position between rounds and every engine sees the same.
-    """
-    first = first_step * batch_size
-    stream = torch.arange(first, first + steps * batch_size)
-    first_epoch = first // num_samples
-    epochs = torch.arange(first_epoch, (first + steps * batch_size - 1) // num_samples + 1)
-    samples = torch.arange(num_samples)
-    order = random_bits(key, torch.tensor(client), epochs[:, None], samples).argsort(dim=1)
-    return order[stream // num_samples - first_epoch, stream % num_samples].view(steps, batch_size)
-
-
 def batches_of_clients(
     key: int, clients: torch.Tensor, num_samples: int, *, first_step: int, steps: int, batch_size: int
 ) -> torch.Tensor:
-    """`client_batches` of several `clients` [client] that hold `num_samples` each: [client, step, batch].
+    """Positions in the own data of each of `clients` [client], who hold `num_samples` each: [client, step, batch], for
+    steps first_step to first_step + steps - 1, on the device of `clients`.
 
-    Computed at once, on the device of `clients`.
+    A client's samples form an endless stream of epochs, each reshuffled, cut into batches of exactly `batch_size`; a
+    batch may run over the end of an epoch into the next. The stream is a function of (key, client) alone, so no client
+    keeps a position between rounds and every engine sees the same.
     """
     device = clients.device
     first, length = first_step * batch_size, steps * batch_size
@@ -113,10 +99,11 @@ def batch_numbers(
     )
 
 
-def load_batch(task: Task, numbers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Inputs [sample, ...] and targets [sample] of the samples, or variants of them, with those numbers [sample]."""
-    data = task.data
-    if task.augment is None:
-        return data.inputs[numbers], data.targets[numbers]
+def load_batch(task: Task, numbers: torch.Tensor) -> tuple[Inputs, torch.Tensor]:
+    """Inputs and targets [sample, ...] of the samples, or variants of them, with those numbers [sample]."""
+    data, augment = task.data, task.augment
+    if augment is None:
+        return chosen(data.inputs, numbers), data.targets[numbers]
     samples = numbers % len(data)
-    return task.augment.apply(data.inputs[samples], numbers // len(data)), data.targets[samples]
+    images, variants = chosen(data.inputs, samples), numbers // len(data)
+    return mapped(lambda x: augment.apply(x, variants), images), data.targets[samples]

@@ -11,6 +11,7 @@ from collections import Counter
 import torch
 from torch import nn
 
+from histfl.data.inputs import Inputs, called, parts
 from histfl.seeds import random_bits
 
 _BITS = 16  # an entry takes of a random word, which serves four
@@ -56,7 +57,7 @@ def dropout_scales(
     return kept.view(*keys.shape, *shape).to(inputs.dtype) * scale
 
 
-def key_dropout(model: nn.Module, examples: torch.Tensor) -> None:
+def key_dropout(model: nn.Module, examples: Inputs) -> None:
     """Replace the model's dropout layers by keyed ones, where a forward pass of `examples` calls them once: one that
     is called twice would drop the same entries both times, so it stays."""
     calls: Counter[nn.Module] = Counter()
@@ -65,7 +66,7 @@ def key_dropout(model: nn.Module, examples: torch.Tensor) -> None:
     modes = {module: module.training for module in model.modules()}
     try:
         with torch.no_grad():
-            model.eval()(examples)
+            called(model.eval(), examples)
     finally:
         for hook in hooks:
             hook.remove()
@@ -76,7 +77,7 @@ def key_dropout(model: nn.Module, examples: torch.Tensor) -> None:
             owner, _, leaf = name.rpartition(".")
             kind = _WHOLE_CHANNELS[type(layer)]
             keyed = KeyedDropout(layer.p, whole_channels=kind, layer=number) if layer.p else nn.Identity()
-            setattr(model.get_submodule(owner), leaf, keyed.to(examples.device))
+            setattr(model.get_submodule(owner), leaf, keyed.to(parts(examples)[0].device))
 
 
 def key_names(model: nn.Module) -> tuple[str, ...]:

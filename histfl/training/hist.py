@@ -7,19 +7,32 @@ hierarchical FedAvg, with one cell and one edge round it is FedAvg.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from histfl.arrays import Ints
+from histfl.arrays import Floats, Ints
 from histfl.errors import DivergedError
 from histfl.network import Network
-from histfl.partition import Plan, State, Submodel, extract, merge
-from histfl.training.cloud import CloudStep
-from histfl.training.jobs import CellJob, CellLink, CellResult, Clock, Engine, RoundCost, Task
-from histfl.training.methods import Dealer
+from histfl.partition import Plan, State, Submodel, extract, merge, tensor_sizes
+from histfl.training.cloud import CloudStep, stepped
+from histfl.training.codecs import Encoding
+from histfl.training.dealers import Dealer, dealt
+from histfl.training.jobs import (
+    CellJob,
+    CellLink,
+    CellResult,
+    Clock,
+    Engine,
+    RoundCost,
+    RoundJobs,
+    Task,
+    after_merge,
+)
+from histfl.training.memory import Carried, Memory
 from histfl.training.participation import CellSchedule, Participation
+from histfl.training.scaling import Scaling
 
 
 @dataclass(frozen=True)
@@ -38,7 +51,7 @@ SizePolicy = Callable[[Sequence[CellSchedule], Sequence[CellLink]], SizeChoice]
 @dataclass(frozen=True)
 class Hist:
     """One training run, before it starts. `sizes` chooses how many units a round's submodels have, `dealer` which
-    ones; `cloud` makes the new model of the merged one."""
+    ones; `cloud` makes the new model of the merged one; `encoding` says what an update takes on its way."""
 
     task: Task
     network: Network
@@ -49,60 +62,93 @@ class Hist:
     dealer: Dealer
     cloud: CloudStep
     clock: Clock
-
-
-@dataclass(frozen=True)
-class Carried:
-    """What outlives a round besides the model: the cloud's memory, and by number that of the cells that took part."""
-
-    cloud: State = field(default_factory=dict)
-    cells: Mapping[int, State] = field(default_factory=dict)
-
-    def tensors(self) -> State:
-        """All of it by name, `cloud/NAME` and `cells/NUMBER/NAME`."""
-        cloud = {f"cloud/{name}": tensor for name, tensor in self.cloud.items()}
-        return cloud | {
-            f"cells/{cell}/{name}": tensor for cell, own in self.cells.items() for name, tensor in own.items()
-        }
-
-    @classmethod
-    def of(cls, tensors: State) -> Carried:
-        """What has these `tensors`; a ValueError where a name is none of ours."""
-        cloud: State = {}
-        cells: dict[int, State] = {}
-        for path, tensor in tensors.items():
-            place, _, name = path.partition("/")
-            if place == "cloud":
-                cloud[name] = tensor
-            elif place == "cells":
-                number, _, name = name.partition("/")
-                cells.setdefault(int(number), {})[name] = tensor
-            else:
-                raise ValueError(f"{path!r} is nothing that a run carries")
-        return cls(cloud, cells)
-
-    def after(self, cloud: State, cells: Mapping[int, State]) -> Carried:
-        """With the round's own; cells with nothing to keep take no room."""
-        return Carried(cloud, {**self.cells, **{cell: own for cell, own in cells.items() if own}})
+    encoding: Encoding
+    scaling: Scaling = field(default_factory=Scaling)
 
 
 @dataclass(frozen=True)
 class RoundOutcome:
     """What one global round did: the new model and how it came about.
 
-    `parameters` are the trained numbers [cell] of the submodels. Cells are those that took part, in the
-    order of `schedules`, which name them.
+    `parameters` are the trained numbers [cell] of the submodels, `bits` [cell] what one update of a client takes.
+    Cells are those that took part, in the order of `schedules`, which name them; of their `results` the states have
+    gone into the model.
     """
 
     round: int
     state: State
     choice: SizeChoice
     parameters: Ints
+    bits: Floats
     submodels: tuple[Submodel, ...]
     schedules: tuple[CellSchedule, ...]
     results: tuple[CellResult, ...]
     cost: RoundCost
     carried: Carried
+
+
+@dataclass(frozen=True)
+class _Round:
+    """A global round whose cells are about to train; `state` is the model that they cut."""
+
+    run: Hist
+    number: int
+    state: State
+    submodels: Sequence[Submodel]
+    schedules: Sequence[CellSchedule]
+    links: Sequence[CellLink]
+    carried: Carried
+
+    def job(self, place: int) -> CellJob:
+        """What the cell at this place among the round's is asked to do."""
+        schedule = self.schedules[place]
+        return CellJob(
+            self.run.task,
+            self.run.network.cell(schedule.cell),
+            self.number,
+            *_compact(self.run, self.state, self.submodels[place]),
+            schedule,
+            self.links[place],
+            self._memory(place),
+            self.submodels[place].kept,
+        )
+
+    def _memory(self, place: int) -> Memory:
+        schedule = self.schedules[place]
+        first_client = self.run.network.cell(schedule.cell).first_client
+        clients = np.unique(np.concatenate(schedule.arrived)) + first_client
+        return self.carried.memory(schedule.cell, clients, self.submodels[place])
+
+    def weights(self) -> Iterator[float]:
+        """The cells' weights in the merge."""
+        network, task = self.run.network, self.run.task
+        return (task.weight(network.cell(schedule.cell), schedule) for schedule in self.schedules)
+
+    def parts(
+        self, found: Iterable[CellResult], results: list[CellResult]
+    ) -> Iterator[tuple[Submodel, State]]:
+        """The cells' parts of the new model as they come in; what else is found goes into `results`."""
+        for submodel, schedule, result in zip(self.submodels, self.schedules, found, strict=True):
+            if result.loss is not None and not math.isfinite(result.loss):
+                raise DivergedError(
+                    f"training diverged in round {self.number + 1}, cell {schedule.cell}: the loss is {result.loss}",
+                    "training.proximal" if self.run.task.local.proximal else "",
+                )
+            results.append(result if self._corrects else replace(result, state={}))
+            yield submodel, result.state
+
+    def kept(self, results: Sequence[CellResult], merged: State) -> list[Memory]:
+        """What the cells and their clients keep of the round, whose end the model `merged` is."""
+        if not self._corrects:
+            return [result.memory for result in results]
+        return [
+            after_merge(self.job(place), result, merged, self.submodels[place])
+            for place, result in enumerate(results)
+        ]
+
+    @property
+    def _corrects(self) -> bool:
+        return self.run.task.local.correction is not None
 
 
 def hist(
@@ -126,39 +172,26 @@ def hist(
         cells = [schedule.cell for schedule in schedules]
         links = task.uplink.draw(network, schedules, t, seeds)
         choice = run.sizes(schedules, links)
-        submodels = run.dealer.deal(run.plan, choice.counts, cells, t, seeds)
-        jobs = [
-            CellJob(
-                task,
-                network.cell(schedule.cell),
-                t,
-                *_compact(run.plan, state, submodel),
-                schedule,
-                link,
-                carried.cells.get(schedule.cell, {}),
-            )
-            for submodel, schedule, link in zip(submodels, schedules, links, strict=True)
-        ]
-        results = tuple(engine.run(jobs))
-        _check_finite(jobs, results)
-        merged = merge(state, ((s, r.state) for s, r in zip(submodels, results, strict=True)))
-        state, memory = run.cloud.step(state, merged, carried.cloud)
-        carried = carried.after(memory, {cell: r.carried for cell, r in zip(cells, results, strict=True)})
-        parameters = np.array([sum(x.numel() for x in job.start.values()) for job in jobs])
-        cost = run.clock.cost(network, schedules, links, parameters)
-        yield RoundOutcome(t, state, choice, parameters, submodels, schedules, results, cost, carried)
+        submodels = dealt(run.dealer, run.plan, choice.counts, cells, t, seeds)
+        this = _Round(run, t, state, submodels, schedules, links, carried)
+        results: list[CellResult] = []
+        found = engine.run(RoundJobs(task, schedules, this.job))
+        merged = merge(state, this.parts(found, results), this.weights())
+        state, memory = stepped(run.cloud, state, merged, carried.cloud)
+        kept = this.kept(results, merged)
+        carried = carried.after(memory, zip(cells, submodels, kept, strict=True), state)
+        sizes = [tensor_sizes(submodel) for submodel in submodels]
+        parameters, bits = np.array([*map(sum, sizes)]), np.array([*map(run.encoding.bits, sizes)])
+        coded = bits / (parameters * run.encoding.bits_per_parameter)
+        cost = run.clock.cost(network, schedules, links, parameters, coded=coded)
+        ends = tuple(replace(result, state={}) for result in results)
+        yield RoundOutcome(t, state, choice, parameters, bits, submodels, schedules, ends, cost, carried)
 
 
-def _compact(plan: Plan, state: State, submodel: Submodel) -> tuple[State, State]:
-    """The submodel's trained tensors, and the frozen ones that are cut with them."""
-    trained = {name: value for name, value in state.items() if name in plan.trainable}
-    frozen = {name: state[name] for name in submodel.positions if name not in plan.trainable}
-    return extract(trained, submodel), extract(frozen, submodel)
-
-
-def _check_finite(jobs: Sequence[CellJob], results: Sequence[CellResult]) -> None:
-    for job, result in zip(jobs, results, strict=True):
-        if result.loss is not None and not math.isfinite(result.loss):
-            raise DivergedError(
-                f"training diverged in round {job.round + 1}, cell {job.cell.index}: the loss is {result.loss}"
-            )
+def _compact(run: Hist, state: State, submodel: Submodel) -> tuple[State, State]:
+    """The submodel's trained tensors, and its constants: frozen ones that are cut with them, and scales."""
+    trainable = run.plan.trainable
+    trained = {name: value for name, value in state.items() if name in trainable}
+    frozen = {name: state[name] for name in submodel.positions if name not in trainable}
+    scales = run.scaling.constants(submodel, run.task.data.device)
+    return extract(trained, submodel), extract(frozen, submodel) | scales

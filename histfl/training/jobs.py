@@ -6,22 +6,26 @@ clock alone, engines in execution alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, overload
 
 import torch
 from torch import nn
 
 from histfl.arrays import Floats, Ints
 from histfl.data import CropFlip, Split, TensorData
+from histfl.devices import moved
 from histfl.network import Cell, Network
-from histfl.partition import State
+from histfl.partition import State, Submodel, extract
 from histfl.seeds import Seeds
-from histfl.training.codecs import Codec, Plain
+from histfl.training.codecs import Codec, Plain, decoded
+from histfl.training.corrections import Correction
 from histfl.training.local import LocalTraining
+from histfl.training.memory import CellMemory, Memory
 from histfl.training.objective import Loss, Objective
 from histfl.training.participation import CellSchedule
+from histfl.training.privacy import Privacy
 
 CellLink = Any  # what an uplink drew for one cell and global round; only that uplink reads it
 
@@ -72,16 +76,24 @@ class Clock(Protocol):
     """What a global round takes."""
 
     def cost(
-        self, network: Network, schedules: Sequence[CellSchedule], links: Sequence[CellLink], parameters: Ints
+        self,
+        network: Network,
+        schedules: Sequence[CellSchedule],
+        links: Sequence[CellLink],
+        parameters: Ints,
+        *,
+        coded: Floats | float = 1.0,
     ) -> RoundCost:
-        """What a round costs when cell j's clients train and send parameters[j] numbers."""
+        """What a round costs when cell j's clients train and send parameters[j] numbers, in `coded` [cell] times the
+        bits of as many average ones."""
         ...
 
 
 @dataclass(frozen=True)
 class Task:
     """What all cells of a run share. The data lie on the device on which the cells train; `augment` draws
-    a variant of a sample whenever a client trains on it."""
+    a variant of a sample whenever a client trains on it. Means of clients and of cells are `weighted` by samples, or
+    count all alike."""
 
     model: nn.Module
     data: TensorData
@@ -92,18 +104,27 @@ class Task:
     seeds: Seeds
     codec: Codec = field(default_factory=Plain)
     augment: CropFlip | None = None
+    weighted: bool = False
+    privacy: Privacy | None = None
 
     @property
     def loss(self) -> Loss:
         return self.objective.loss
+
+    def weight(self, cell: Cell, schedule: CellSchedule) -> float:
+        """The cell's in the cloud's merge: the samples behind the updates that arrive in its edge rounds, all added."""
+        if not self.weighted:
+            return 1.0
+        return float(sum(self.split.sizes_of(each + cell.first_client).sum() for each in schedule.arrived))
 
 
 @dataclass(frozen=True)
 class CellJob:
     """One cell's global round: picklable and self-contained.
 
-    `start` is the submodel that is trained and sent, `constants` what it needs besides (frozen
-    parameters, cut alike), `carried` what the cell kept of the round before in which it took part.
+    `start` is the submodel that is trained and sent, `constants` what it needs besides (frozen parameters, cut
+    alike, and the scales of layers that read cut units), `memory` what the cell and its clients kept of earlier
+    rounds; `units` are the numbers of those that the submodel has, by group of the plan.
     """
 
     task: Task
@@ -113,30 +134,174 @@ class CellJob:
     constants: State
     schedule: CellSchedule
     link: CellLink
-    carried: State = field(default_factory=dict)
+    memory: Memory = field(default_factory=Memory)
+    units: tuple[torch.Tensor, ...] = ()
+
+    def clients(self, edge_round: int) -> Ints:
+        """The clients whose updates arrive in an edge round, by their numbers in the network."""
+        return self.schedule.arrived[edge_round] + self.cell.first_client
+
+    def with_arrived(self, edge_round: int, clients: Ints) -> CellJob:
+        """The job where in that edge round the updates of just these `clients` arrive."""
+        arrived = list(self.schedule.arrived)
+        arrived[edge_round] = clients - self.cell.first_client
+        return replace(self, schedule=replace(self.schedule, arrived=tuple(arrived)))
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a cell's global round really took: seconds from the cloud's asking to the edge's answer, of these those on
+    the links between edge and clients and those of the clients' steps, each of the slowest client an edge round;
+    bytes that the edge got from the cloud and sent it, got from its clients and sent them; and the numbers of
+    the clients that were not heard, one for each edge round in which they were missed, `bad` ones among them: they sent
+    no numbers that can be averaged. `lost`: the edge did not answer."""
+
+    seconds: float
+    training_seconds: float = 0.0
+    link_seconds: float = 0.0
+    bytes_from_cloud: int = 0
+    bytes_to_cloud: int = 0
+    bytes_from_clients: int = 0
+    bytes_to_clients: int = 0
+    missed: tuple[int, ...] = ()
+    bad: int = 0
+    lost: bool = False
 
 
 @dataclass(frozen=True)
 class CellResult:
     """The cell's submodel after its edge rounds, the mean training loss of its client steps (NaN-free
-    unless training diverged; None if no client took part), the mean error of its edge estimates, and what is
-    `carried` into the cell's next round.
+    unless training diverged; None if no client took part), the mean error of its edge estimates, and the `memory`
+    for the rounds to come.
 
     `client_steps` were carried out here: an update that will be lost changes nothing, so its steps are
-    not. Its client computes and sends all the same, and a round's seconds and joules count it.
+    not. Its client computes and sends all the same, and a round's seconds and joules count it. `measured` is what
+    was real of it, where cells and clients are machines of their own.
     """
 
     state: State
     loss: float | None
     client_steps: int
     edge_error: float
-    carried: State = field(default_factory=dict)
+    memory: Memory = field(default_factory=Memory)
+    measured: Measured | None = None
 
 
-def received(job: CellJob, edge_round: int, state: State, finals: State, clients: Ints) -> State:
-    """What the edge, whose model is `state`, decodes of the `clients`' models [client, ...]."""
+class RoundJobs(Sequence[CellJob]):
+    """A round's jobs, a job a schedule, each made anew whenever it is asked for: so many submodels need not lie in
+    memory together."""
+
+    def __init__(self, task: Task, schedules: Sequence[CellSchedule], make: Callable[[int], CellJob]) -> None:
+        self.task, self.schedules, self._make = task, schedules, make
+
+    @classmethod
+    def of(cls, jobs: Sequence[CellJob]) -> RoundJobs:
+        """Those that are there, one at least."""
+        if isinstance(jobs, cls):
+            return jobs
+        return cls(jobs[0].task, [job.schedule for job in jobs], jobs.__getitem__)
+
+    def __len__(self) -> int:
+        return len(self.schedules)
+
+    @overload
+    def __getitem__(self, place: int) -> CellJob: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[CellJob]: ...
+    def __getitem__(self, place: int | slice) -> CellJob | Sequence[CellJob]:
+        places = range(len(self))[place]
+        return self._make(places) if isinstance(places, int) else [self._make(each) for each in places]
+
+
+def correction_of(job: CellJob, memory: CellMemory) -> Correction | None:
+    """The correction of the gradients of the cell's clients, if there is any, by what the cell keeps in `memory`."""
+    local = job.task.local.at(job.round)
+    if local.correction is None:
+        return None
+    return local.correction(job.start, memory, local.path)
+
+
+def after_merge(job: CellJob, result: CellResult, merged: State, submodel: Submodel) -> Memory:
+    """What the cell and its clients keep of a round that ended with the whole model `merged`."""
+    memory = CellMemory(result.memory)
+    correction = correction_of(job, memory)
+    if correction is None or result.client_steps == 0:
+        return result.memory
+    own = extract({name: merged[name] for name in result.state}, submodel)
+    correction.merged(result.state, own, len(job.schedule.arrived))
+    return memory.kept()
+
+
+def sent(
+    job: CellJob, memory: CellMemory, edge_round: int, state: State, finals: State, clients: Ints
+) -> State:
+    """What the edge, whose model is `state`, decodes of the `clients`' models [client, ...], as they send them.
+    `memory` is what they keep."""
+    codec, finals = job.task.codec, protected(job, edge_round, state, finals, clients)
+    kept = memory.of_clients("codec", clients, state) if codec.keeps else {}
+    models, kept = decoded(codec, state, finals, clients, codec_key(job, edge_round), kept)
+    if codec.keeps:
+        memory.keep_of_clients("codec", clients, kept)
+    return models
+
+
+def protected(job: CellJob, edge_round: int, state: State, finals: State, clients: Ints) -> State:
+    """The `clients`' models [client, ...] as they are to be sent: noisy, where clients protect themselves."""
+    privacy = job.task.privacy
+    if privacy is None or privacy.where != "client":
+        return finals
+    key, senders = job.task.seeds.key("privacy", job.round, edge_round), len(job.schedule.sampled[edge_round])
+    return privacy.sent(state, finals, clients, key, senders)
+
+
+def codec_key(job: CellJob, edge_round: int) -> int:
+    """The chance of a codec in an edge round, of which clients have their own by their numbers."""
+    return job.task.seeds.key("codec", job.round, edge_round)
+
+
+def taken(job: CellJob, edge_round: int, state: State, decoded: State, clients: Ints) -> State:
+    """What the edge, whose model is `state`, averages of what it has of the `clients`, tensors [client, ...]: each by
+    its weight; clipped, where the edge protects clients."""
+    privacy = job.task.privacy
+    if privacy is not None and privacy.where == "edge":
+        decoded = privacy.clipped(state, decoded)
+    return _weighted(job, edge_round, state, decoded, clients)
+
+
+def received(
+    job: CellJob, memory: CellMemory, edge_round: int, state: State, finals: State, clients: Ints
+) -> State:
+    """What the edge averages of the `clients`' models [client, ...]: what they send, as it is taken."""
+    return taken(job, edge_round, state, sent(job, memory, edge_round, state, finals, clients), clients)
+
+
+def averaged(
+    job: CellJob, edge_round: int, state: State, finals: Iterable[State]
+) -> tuple[State, torch.Tensor]:
+    """The edge's next model from its own `state` and what it `received`, and the error of its estimate of the mean."""
     task = job.task
-    return task.codec.decoded(state, finals, clients, task.seeds.key("codec", job.round, edge_round))
+    mean, error = task.uplink.aggregate(
+        state, finals, job.link, edge_round, task.local.at(job.round).learning_rate
+    )
+    if task.privacy is not None and task.privacy.where == "edge":
+        key = task.seeds.key("privacy", job.round, edge_round, job.cell.index)
+        mean = task.privacy.averaged(mean, key, len(job.schedule.arrived[edge_round]))
+    return mean, error
+
+
+def _weighted(job: CellJob, edge_round: int, state: State, finals: State, clients: Ints) -> State:
+    """The clients' updates, each scaled by n w_i / sum w over the n clients that arrive, so that the plain mean of
+    any uplink is the mean by samples w_i. Over the air a client scales what it sends, and the error that normalised
+    signals meet grows with the RMS of the scaled updates."""
+    if not job.task.weighted:
+        return finals
+    heard = job.clients(edge_round)
+    samples, all_samples = job.task.split.sizes_of(clients), job.task.split.sizes_of(heard).sum()
+    scales = moved(torch.from_numpy(samples * (len(heard) / all_samples)), next(iter(state.values())).device)
+    return {
+        name: state[name] + scales.to(final.dtype).view(-1, *(1,) * (final.dim() - 1)) * (final - state[name])
+        for name, final in finals.items()
+    }
 
 
 class Engine(Protocol):
@@ -144,7 +309,9 @@ class Engine(Protocol):
 
     name: str
 
-    def run(self, jobs: Sequence[CellJob]) -> Sequence[CellResult]: ...
+    def run(self, jobs: Sequence[CellJob]) -> Iterable[CellResult]:
+        """The results in the order of the jobs; each may be taken, and is, as soon as it is there."""
+        ...
 
     def close(self) -> None:
         """Give back at a run's end what it holds; a later run may make it again."""

@@ -1,70 +1,9 @@
-"""The methods: each is a way to cut the model and to deal out its units, and nothing else; and what the rest of the
-package says of them."""
+"""The methods by name, and what the rest of the package says of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
-
-from histfl.arrays import Ints
-from histfl.partition import Plan, Scheme, Submodel, draw
-from histfl.seeds import Seeds
-
-
-class Dealer(Protocol):
-    """Deals the units of a plan out to the cells of a round. The same arguments give the same submodels, so that
-    a resumed run goes on as it would have."""
-
-    @property
-    def shared(self) -> float:
-        """The fraction of units that every cell holds, besides those that the sizes deal out."""
-        ...
-
-    def deal(
-        self, plan: Plan, counts: Ints, cells: Sequence[int], round: int, seeds: Seeds
-    ) -> tuple[Submodel, ...]:
-        """A submodel for each of the round's `cells`, of counts[cell, group] units and the shared ones."""
-        ...
-
-
-@dataclass(frozen=True)
-class RandomDealer:
-    """Units dealt at random, anew in every round, every one to exactly one cell but for the shared ones
-    (HIST Algorithm 1)."""
-
-    shared: float = 0.0
-
-    def deal(
-        self, plan: Plan, counts: Ints, cells: Sequence[int], round: int, seeds: Seeds
-    ) -> tuple[Submodel, ...]:
-        return draw(plan, counts, seeds.numpy("partition", round), shared=self.shared)
-
-
-def _disjoint(shared: float) -> Dealer:
-    return RandomDealer()
-
-
-@dataclass(frozen=True)
-class Method:
-    """`scheme` says which unit groups are cut; `dealer` makes who deals their units, given `method.shared`.
-
-    `title` is its name in figures, `about` what it is. Reports compare others with a `baseline`. The convergence
-    theorems are about methods with `theorems`: disjoint submodels that cover the model.
-    """
-
-    scheme: Scheme
-    dealer: Callable[[float], Dealer] = _disjoint
-    title: str = ""
-    about: str = ""
-    baseline: bool = False
-    theorems: bool = False
-
-    @property
-    def reads_shared(self) -> bool:
-        """Whether `method.shared` says anything."""
-        return self.dealer is not _disjoint
-
+from histfl.settings import check_given
+from histfl.training.dealers import Method, NestedDealer, RandomDealer, RollingDealer
 
 METHODS: dict[str, Method] = {
     "hist": Method(
@@ -90,10 +29,28 @@ METHODS: dict[str, Method] = {
         title="overlap",
         about="HIST with a fraction of the units, `shared`, in every cell",
     ),
+    "rolling": Method(
+        "every",
+        RollingDealer,
+        title="rolling",
+        about="FedRolex: every hidden layer is cut, to a window of units that moves on by `roll` of them in every round",
+    ),
+    "nested": Method(
+        "every",
+        NestedDealer,
+        title="nested",
+        about="HeteroFL: every hidden layer is cut, to its first units, as many as the cell's share",
+    ),
 }
 
 DEFAULT_METHOD = next(iter(METHODS))
 BASELINE = next(name for name, method in METHODS.items() if method.baseline)
+
+
+def method_named(name: str) -> Method:
+    """The method of that name."""
+    check_given("method.name", "method", name, METHODS)
+    return METHODS[name]
 
 
 def is_baseline(name: str) -> bool:

@@ -1,82 +1,54 @@
-"""What a run learns: its loss, the metrics of its models, the goal that its targets speak of, and what a model comes to."""
+"""What a run learns: its loss, the metrics of its models, and the goal that its targets speak of."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from torch import nn
 
 from histfl.data import TensorData
-from histfl.devices import one_torch_thread
-from histfl.errors import UsageError
+from histfl.errors import UsageError, article
+from histfl.training.metrics import FunctionMetric, Measure, Metric, TestLoss, bounds_of
 
-Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-
-
-class Metric(Protocol):
-    """A number that tells how good a model is on a data set, from what its batches add up to."""
-
-    @property
-    def title(self) -> str:
-        """Its name in words, such as accuracy."""
-        ...
-
-    @property
-    def higher_is_better(self) -> bool: ...
-
-    @property
-    def is_share(self) -> bool:
-        """Whether it is a part of a whole, from 0 to 1, which is shown in per cent."""
-        ...
-
-    def sums(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """What a batch adds, in int64 or float64, of any shape."""
-        ...
-
-    def value(self, sums: torch.Tensor, samples: int) -> float:
-        """The metric of all samples, from the sums over their batches."""
-        ...
+Loss = Callable[[Any, torch.Tensor], torch.Tensor]
+Metrics = Mapping[str, Metric | FunctionMetric]
+LOSS = "loss"  # the goal of a run whose targets are values of the test loss
 
 
-@dataclass(frozen=True)
-class Accuracy:
-    """The share of right answers."""
-
-    title: str = "accuracy"
-    higher_is_better: bool = True
-    is_share: bool = True
-
-    def sums(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return (outputs.argmax(dim=1) == targets).sum()
-
-    def value(self, sums: torch.Tensor, samples: int) -> float:
-        return float(sums.item()) / samples
+def anything(*_: Any) -> None:
+    """A check that lets all pass."""
 
 
-METRICS: dict[str, Callable[[], Metric]] = {"accuracy": Accuracy}
+def entries(data: TensorData) -> int:
+    """The numbers that a model returns for a sample: a score a class, or as many as a target has."""
+    return data.num_classes or math.prod(data.targets.shape[1:])
 
 
 @dataclass(frozen=True)
 class Objective:
     """`loss(outputs, targets)` is the mean over the batch. `metrics` are computed on the test set after every round
-    and stand in the records by their names; targets are values of the one named `goal`.
+    and stand in the records by their names; targets are values of the one named `goal`, or of the "loss".
 
-    `check_outputs` refuses, in words, outputs that are not of this objective.
+    `check_targets` refuses, in words, data that are not of this objective, and `check_outputs` outputs; `outputs`
+    is the number of them that a model by name is made with. `counted` is how many of a batch's targets its loss is the
+    mean over, by which batches weigh in the loss of a data set: all samples, where nothing else is said.
     """
 
     loss: Loss
-    metrics: Mapping[str, Metric]
+    metrics: Metrics
     goal: str
-    check_outputs: Callable[[Any, int, TensorData], None] = field(default=lambda outputs, samples, data: None)
+    check_outputs: Callable[[Any, int, TensorData], None] = field(default=anything)
+    check_targets: Callable[[TensorData], None] = field(default=anything)
+    outputs: Callable[[TensorData], int] = field(default=entries)
+    counted: Callable[[torch.Tensor], int | torch.Tensor] = field(default=len)
 
     @property
-    def aim(self) -> Metric:
-        """The metric that is the goal."""
-        return self.metrics[self.goal]
+    def aim(self) -> Measure:
+        """What the goal is a value of."""
+        return TestLoss() if self.goal == LOSS else self.metrics[self.goal]
 
     def reaches(self, value: float, target: float) -> bool:
         """Whether a value of the goal is as good as the target."""
@@ -86,24 +58,40 @@ class Objective:
         """The best of some values of the goal."""
         return max(values) if self.aim.higher_is_better else min(values)
 
+    def misfit(self, targets: Iterable[float]) -> str | None:
+        """Which of the targets the goal cannot have the value of, and why; None where it can have all."""
+        lowest, highest = bounds_of(self.aim)
+        lies = f"lies from {lowest:g} to {highest:g}"
+        if math.isinf(lowest) or math.isinf(highest):
+            lies = f"is at least {lowest:g}" if math.isinf(highest) else f"is at most {highest:g}"
+        for number, target in enumerate(targets):
+            if not lowest <= target <= highest:
+                return f"training.targets.{number} = {target!r}: {article(self.aim.title)} {lies}"
+        return None
 
-def classification() -> Objective:
-    """One class a sample: outputs are scores [sample, class], targets class numbers [sample]."""
-    return Objective(nn.functional.cross_entropy, {"accuracy": Accuracy()}, "accuracy", check_scores)
 
-
-OBJECTIVES: dict[str, Callable[..., Objective]] = {"classification": classification}
+def check_tensor(outputs: object, wanted: str) -> torch.Tensor:
+    if not isinstance(outputs, torch.Tensor) or outputs.is_nested:
+        kind = "a nested tensor" if isinstance(outputs, torch.Tensor) else type(outputs).__name__
+        raise UsageError(
+            f"the model returns {kind}; it must return a tensor of {wanted}: wrap it in a module that "
+            "does, or give an Objective of your own whose loss takes it"
+        )
+    return outputs
 
 
 def check_scores(outputs: object, num_samples: int, data: TensorData) -> None:
     """A UsageError where `outputs` are no scores [sample, class] of the data's classes."""
-    if not isinstance(outputs, torch.Tensor) or outputs.is_nested:
-        kind = "a nested tensor" if isinstance(outputs, torch.Tensor) else type(outputs).__name__
-        raise UsageError(f"the model returns {kind}; it must return a tensor of scores [sample, class]")
+    outputs = check_tensor(outputs, "scores [sample, class]")
     if outputs.ndim != 2 or outputs.shape[0] != num_samples:
         raise UsageError(
             f"the model returns scores of shape {tuple(outputs.shape)} for {num_samples} samples of "
             f"{data.num_classes} classes; it must return [sample, class]"
+            + (
+                " (a class a place: objective = 'segmentation' or 'language-modelling')"
+                if outputs.ndim > 2
+                else ""
+            )
         )
     if outputs.shape[1] < data.num_classes:
         lowest, highest = (int(label) for label in data.targets.aminmax())
@@ -114,45 +102,16 @@ def check_scores(outputs: object, num_samples: int, data: TensorData) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """Mean loss and metrics, by name, over a data set."""
-
-    loss: float
-    metrics: Mapping[str, float]
-
-
-def evaluate(
-    model: nn.Module, data: TensorData, objective: Objective, *, batch_size: int = 1000
-) -> Evaluation:
-    """Evaluate in eval mode; the model is left in the mode it was in. Batches that a GPU's memory is too
-    small for are halved."""
-    was_training = model.training
-    model.eval()
-    try:
-        return _evaluate(model, data, objective, batch_size)
-    except torch.OutOfMemoryError:
-        if batch_size == 1:
-            raise
-    finally:
-        model.train(was_training)
-    return evaluate(model, data, objective, batch_size=batch_size // 2)
+def check_numbers(outputs: object, num_samples: int, data: TensorData) -> None:
+    """A UsageError where `outputs` have other entries than the targets; an axis of length 1 may be too many."""
+    outputs, target = check_tensor(outputs, "numbers [sample, ...]"), tuple(data.targets.shape[1:])
+    found = tuple(outputs.shape)
+    if found[:1] != (num_samples,) or _long(found[1:]) != _long(target):
+        raise UsageError(
+            f"the model returns shape {found} for {num_samples} samples with targets of shape {target}; it must return "
+            f"{(num_samples, *target)}"
+        )
 
 
-@torch.no_grad()
-def _evaluate(model: nn.Module, data: TensorData, objective: Objective, batch_size: int) -> Evaluation:
-    total_loss = torch.zeros((), device=data.inputs.device)
-    sums: dict[str, torch.Tensor] = {}
-    for inputs, targets in zip(data.inputs.split(batch_size), data.targets.split(batch_size), strict=True):
-        # Whole batches on all threads, each of which computes samples of its own; few samples are shared out in
-        # another way, and the loss adds up over all of them.
-        with nullcontext() if len(targets) == batch_size else one_torch_thread():
-            outputs = model(inputs)
-        with one_torch_thread():
-            total_loss += objective.loss(outputs, targets) * len(targets)
-            for name, metric in objective.metrics.items():
-                more = metric.sums(outputs, targets)
-                sums[name] = sums[name] + more if name in sums else more
-    samples = len(data.targets)
-    metrics = {name: metric.value(sums[name], samples) for name, metric in objective.metrics.items()}
-    return Evaluation(total_loss.item() / samples, metrics)
+def _long(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(size for size in shape if size != 1)

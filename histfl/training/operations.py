@@ -16,9 +16,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from histfl.arrays import Ints
+from histfl.data.inputs import Inputs, chosen, mapped, parts
 from histfl.errors import UsageError, in_one_line
 from histfl.partition import Plan, State, Submodel, extract, num_parameters, with_tensors
 from histfl.partition.module import outputs_of, quietly
+from histfl.partition.submodel import tensor_shape
 
 SHARES = (0.125, 0.25, 0.5)  # of every cut layer's units, between one unit of each and all of them
 EXAMPLES = 2  # samples that a model takes which does not run on shapes alone
@@ -44,7 +46,7 @@ class Operations:
         return self.operations[-1]
 
 
-def count_operations(model: nn.Module, plan: Plan, inputs: torch.Tensor, batch_size: int) -> Operations:
+def count_operations(model: nn.Module, plan: Plan, inputs: Inputs, batch_size: int) -> Operations:
     """Operations of a step on `batch_size` samples like `inputs`, at a few sizes from one unit a layer to all.
 
     `model` takes compact tensors (`training_copy`) and stays as it is. Nothing is computed: shapes alone go through
@@ -71,7 +73,7 @@ def _sizes(plan: Plan) -> Iterator[Ints]:
     yield plan.units
 
 
-def _counted(model: nn.Module, submodel: Submodel, inputs: torch.Tensor, batch_size: int) -> _Counter:
+def _counted(model: nn.Module, submodel: Submodel, inputs: Inputs, batch_size: int) -> _Counter:
     counter = _Counter()
     try:
         with quietly():
@@ -80,28 +82,28 @@ def _counted(model: nn.Module, submodel: Submodel, inputs: torch.Tensor, batch_s
         counter = _Counter()
         try:
             with torch.random.fork_rng(_cuda(inputs)), quietly(), _plain_layers():
-                _on_samples(model, submodel, inputs[:EXAMPLES], counter)
+                _on_samples(model, submodel, chosen(inputs, slice(EXAMPLES)), counter)
         except Exception as error:  # a user's model may fail in any way
             raise UsageError(
                 f"the operations of {type(model).__name__} cannot be counted ({in_one_line(error)})"
             ) from None
-        counter.operations = round(counter.operations * batch_size / len(inputs[:EXAMPLES]))
+        counter.operations = round(counter.operations * batch_size / len(parts(inputs)[0][:EXAMPLES]))
     return counter
 
 
 def _on_shapes(
-    model: nn.Module, submodel: Submodel, inputs: torch.Tensor, batch_size: int, counter: _Counter
+    model: nn.Module, submodel: Submodel, inputs: Inputs, batch_size: int, counter: _Counter
 ) -> None:
     state = {
-        name: torch.empty(_shape(submodel, name), dtype=dtype, device="meta")
+        name: torch.empty(tensor_shape(submodel, name), dtype=dtype, device="meta")
         for name, dtype in submodel.plan.dtypes.items()
     }
     buffers = {name: buffer.to("meta") for name, buffer in model.named_buffers()}
-    batch = torch.empty((batch_size, *inputs.shape[1:]), dtype=inputs.dtype, device="meta")
+    batch = mapped(lambda x: torch.empty((batch_size, *x.shape[1:]), dtype=x.dtype, device="meta"), inputs)
     _step(model, submodel.plan, state, buffers, batch, counter)
 
 
-def _on_samples(model: nn.Module, submodel: Submodel, inputs: torch.Tensor, counter: _Counter) -> None:
+def _on_samples(model: nn.Module, submodel: Submodel, inputs: Inputs, counter: _Counter) -> None:
     names = submodel.plan.trainable | submodel.positions.keys()
     held = {name: value.detach() for name, value in model.named_parameters() if name in names}
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
@@ -109,7 +111,7 @@ def _on_samples(model: nn.Module, submodel: Submodel, inputs: torch.Tensor, coun
 
 
 def _step(
-    model: nn.Module, plan: Plan, state: State, buffers: State, inputs: torch.Tensor, counter: _Counter
+    model: nn.Module, plan: Plan, state: State, buffers: State, inputs: Inputs, counter: _Counter
 ) -> None:
     trained = [value.requires_grad_() for name, value in state.items() if name in plan.trainable]
 
@@ -124,13 +126,6 @@ def _step(
     with_tensors(model, {**state, **buffers}, forward_and_backward)
 
 
-def _shape(submodel: Submodel, name: str) -> tuple[int, ...]:
-    lengths = list(submodel.plan.shapes[name])
-    for axis, positions in submodel.positions.get(name, {}).items():
-        lengths[axis] = len(positions)
-    return tuple(lengths)
-
-
 class _Counter(TorchDispatchMode):
     """Adds up what torch's flop counter has formulas for; its mode itself imports a second's worth of modules."""
 
@@ -138,6 +133,10 @@ class _Counter(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.operations = 0
         self.missed: set[str] = set()
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # or torch would import its compiler, seconds of modules
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -170,5 +169,6 @@ def _plain_layers() -> Iterator[None]:
         yield
 
 
-def _cuda(inputs: torch.Tensor) -> list[torch.device]:
-    return [inputs.device] if inputs.device.type == "cuda" else []
+def _cuda(inputs: Inputs) -> list[torch.device]:
+    device = parts(inputs)[0].device
+    return [device] if device.type == "cuda" else []

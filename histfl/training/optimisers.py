@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import signature
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 
-from histfl.errors import UsageError
-from histfl.settings import made
+from histfl import arguments
+from histfl.errors import UsageError, shown
+from histfl.settings import SMALLEST, check_given, made
 
 Tensors = Sequence[torch.Tensor]
-Slots = tuple[
-    list[torch.Tensor], ...
-]  # what an optimiser keeps: for each slot, a tensor to every one that it steps
+# What an optimiser keeps: for each slot, a tensor to every one that it steps.
+Slots = tuple[list[torch.Tensor], ...]
 
 
 class Optimiser(Protocol):
@@ -68,8 +68,9 @@ class SGD:
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.learning_rate < float("inf"):
-            raise UsageError(f"learning_rate = {self.learning_rate}; it must be positive and finite")
+        arguments.positive("learning_rate", self.learning_rate)
+        arguments.below_one("momentum", self.momentum)
+        arguments.not_negative("weight_decay", self.weight_decay)
 
     def slots(self, start: Tensors) -> Slots:
         return ([torch.zeros_like(tensor) for tensor in start],) if self.momentum else ()
@@ -91,19 +92,98 @@ class SGD:
         return InPlaceSGD(self.learning_rate, keep=1.0 - self.learning_rate * self.weight_decay)
 
 
-OPTIMISERS: dict[str, Callable[..., Optimiser]] = {"sgd": SGD}
-GIVEN = "given"  # in place of a name: an object of the user's own, from Python
+@dataclass(frozen=True)
+class Adam:
+    """Adam as torch.optim.Adam computes it (arXiv 1412.6980); its means start from zero in every edge round."""
+
+    learning_rate: float = 0.01
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+
+    decoupled: ClassVar[bool] = False  # whether weights decay by themselves, and not by way of the gradient
+
+    def __post_init__(self) -> None:
+        arguments.positive("learning_rate", self.learning_rate)
+        arguments.positive("optimiser.eps", self.eps, least=SMALLEST)  # which float32 can tell from 0
+        arguments.below_one("optimiser.beta1", self.beta1)
+        arguments.below_one("optimiser.beta2", self.beta2)
+        arguments.not_negative("weight_decay", self.weight_decay)
+
+    def slots(self, start: Tensors) -> Slots:
+        """The means of gradients and of their squares, and the number of steps, as a tensor that a replay counts on."""
+        counts = [tensor.new_zeros(_one_a_row(tensor), dtype=torch.float32) for tensor in start]
+        return [torch.zeros_like(x) for x in start], [torch.zeros_like(x) for x in start], counts
+
+    def step(self, tensors: Tensors, gradients: Tensors, slots: Slots) -> None:
+        means, squares, counts = slots
+        torch._foreach_add_(counts, 1.0)
+        if all(x.is_contiguous() for each in (tensors, gradients, means, squares) for x in each):
+            self._in_one_pass(tensors, gradients, slots)
+        else:
+            self._in_passes(tensors, gradients, slots)
+
+    def _in_one_pass(self, tensors: Tensors, gradients: Tensors, slots: Slots) -> None:
+        """By torch's kernel, which walks over memory and not over axes. All counts of a tensor are one."""
+        means, squares, counts = slots
+        step = torch._fused_adamw_ if self.decoupled else torch._fused_adam_
+        step(
+            list(tensors),
+            list(gradients),
+            means,
+            squares,
+            [],
+            [count.view(-1)[:1] for count in counts],
+            lr=self.learning_rate,
+            beta1=self.beta1,
+            beta2=self.beta2,
+            weight_decay=self.weight_decay,
+            eps=self.eps,
+            amsgrad=False,
+            maximize=False,
+        )
+
+    def _in_passes(self, tensors: Tensors, gradients: Tensors, slots: Slots) -> None:
+        for tensor, gradient, mean, square, count in zip(tensors, gradients, *slots, strict=True):
+            if self.weight_decay and self.decoupled:
+                tensor.mul_(1 - self.learning_rate * self.weight_decay)
+            elif self.weight_decay:
+                gradient = gradient + self.weight_decay * tensor
+            mean.lerp_(gradient, 1 - self.beta1)
+            square.mul_(self.beta2).addcmul_(gradient, gradient, value=1 - self.beta2)
+            # The means are those of so few steps that they still lean to the zeros with which they began.
+            steps = count.double()
+            unbiased = mean / (1 - self.beta1**steps).to(mean.dtype)
+            size = (square / (1 - self.beta2**steps).to(square.dtype)).sqrt()
+            tensor.addcdiv_(unbiased, size + self.eps, value=-self.learning_rate)
+
+    def fused(self) -> InPlaceSGD | None:
+        return None
+
+
+@dataclass(frozen=True)
+class AdamW(Adam):
+    """Adam whose weight decay bypasses its means, as torch.optim.AdamW (arXiv 1711.05101)."""
+
+    decoupled: ClassVar[bool] = True
+
+
+def _one_a_row(tensor: torch.Tensor) -> tuple[int, ...]:
+    """The shape of a number for each of a tensor's rows, which may be the clients."""
+    return (len(tensor), *[1] * (tensor.dim() - 1)) if tensor.dim() else ()
+
+
+OPTIMISERS: dict[str, Callable[..., Optimiser]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
 SHARED = ("learning_rate", "momentum", "weight_decay")  # settings that several have: keys of [training]
 
 
 def make_optimiser(name: str, options: Mapping[str, Any], shared: Mapping[str, Any]) -> Optimiser:
     """The named optimiser from its `options` and those of the `shared` settings that it has."""
-    if name == GIVEN:
-        raise UsageError(
-            f"training.optimiser = {name!r} is for Python, histfl.train(optimiser=...); use {' or '.join(OPTIMISERS)}"
-        )
-    if own := sorted(options.keys() & set(SHARED)):
-        raise UsageError(f"unknown key optimiser.{own[0]}; write it as training.{own[0]}")
+    check_given("training.optimiser", "optimiser", name, OPTIMISERS)
+    if own := sorted(options.keys() & {"name", *SHARED}):
+        home = "optimiser" if own[0] == "name" else own[0]
+        raise UsageError(f"unknown key optimiser.{own[0]}; write it as training.{home}")
     takes = signature(OPTIMISERS[name]).parameters
     given = {key: shared[key] for key in SHARED if key in takes}
     return made("optimiser", OPTIMISERS, name, {**given, **options}, key="training.optimiser")
@@ -115,6 +195,22 @@ def check_optimiser(optimiser: Any, place: str) -> Optimiser:
         if not callable(getattr(optimiser, method, None)):
             raise UsageError(f"{place} has no method {method}; see histfl.training.optimisers.Optimiser")
     return optimiser  # type: ignore[no-any-return]
+
+
+def checked_slots(optimiser: Optimiser, start: Tensors) -> Slots:
+    """The slots before the first step, or a UsageError where an optimiser of the user's own gives none."""
+    found: Any = optimiser.slots(start)
+    if not isinstance(found, tuple) or not all(
+        isinstance(slot, list | tuple)
+        and len(slot) == len(start)
+        and all(isinstance(x, torch.Tensor) for x in slot)
+        for slot in found
+    ):
+        raise UsageError(
+            f"slots of the optimiser {type(optimiser).__name__} returns {shown(found)}; it must return a tuple of lists, "
+            "each with a tensor for every one of `start`"
+        )
+    return found
 
 
 def clipped(gradients: Tensors, clip_norm: float, *, stacked: bool) -> list[torch.Tensor]:

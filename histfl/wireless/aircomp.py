@@ -103,7 +103,7 @@ def receive(
     *,
     rms: torch.Tensor | float = 1.0,
 ) -> torch.Tensor:
-    """Re(m^H (signal / rms + noise)) rms, real [..., entry]: the estimate of the mean update.
+    """Re(m^H (signal / rms + noise)) rms, real [..., entry]: the estimate of the mean update (HIST Eq. (24)).
 
     The clients send updates / rms; `signal` is [..., antenna, entry] of the updates themselves, so that it
     can be summed before the RMS of all clients is known. An RMS of 0 (no update at all) gives exactly 0.
@@ -112,22 +112,6 @@ def receive(
     divisor = torch.where(size > 0, size, 1.0)[..., None, None]
     received = (beam.conj()[..., None, :] @ (signal / divisor + noise))[..., 0, :]
     return received.real / factor[..., None] * size[..., None]
-
-
-def update_rms(updates: torch.Tensor) -> torch.Tensor:
-    """RMS over all clients and entries, [...], of updates [..., client, entry]."""
-    return updates.square().mean(dim=(-2, -1)).sqrt()
-
-
-def aggregate(
-    updates: torch.Tensor, channels: torch.Tensor, beam: torch.Tensor, link: Link, generator: torch.Generator
-) -> torch.Tensor:
-    """The mean update [..., entry] of [..., client, entry] as the edge server reads it, signal by signal."""
-    factor = power_factor(channels, beam, link)
-    signal = superpose(updates, channels, precode(channels, beam, factor))
-    noise = draw_noise(signal, link.noise_variance, generator)
-    rms = update_rms(updates.to(factor.dtype)) if link.normalise else 1.0
-    return receive(signal, noise, beam, factor, rms=rms)
 
 
 def equivalent_noise_variance(
@@ -147,7 +131,7 @@ def add_equivalent_noise(
 ) -> torch.Tensor:
     """The fast path: the exact mean [..., entry] plus real noise of `variance` [...].
 
-    Equal in distribution to `aggregate`; exactly the mean where the variance is 0.
+    Equal in distribution to what is received signal by signal; exactly the mean where the variance is 0.
     """
     noise = torch.randn(mean.shape, generator=generator, device=mean.device, dtype=mean.dtype)
     return mean + variance.sqrt()[..., None].to(mean.dtype) * noise

@@ -51,17 +51,13 @@ CHUNK_ELEMENTS = {"cpu": 2**19, "cuda": 2**26}
 
 
 def max_min(
-    channels: torch.Tensor,
-    *,
-    starts: int | None = None,
-    include: torch.Tensor | None = None,
-    seed: int = 0,
+    channels: torch.Tensor, *, starts: int | None = None, include: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Beams [..., antenna] of norm 1 and their values min_i |a^H h_i|^2, [...], largest that were found.
+    """Beams [..., antenna] of norm 1 and their values min_i |a^H h_i|^2, [...], largest that were found (HIST Eq. (33)).
 
     `channels` is complex [..., client, antenna], on any device; every leading index is its own problem.
-    The same channels and seed give the same beams, in whatever order the clients come. `starts` is the
-    number of random starts, 32 + n^2 / 8 but at most 160 by default: more clients make more local maxima.
+    The same channels give the same beams, in whatever order the clients come. `starts` is the number of random
+    starts, 32 + n^2 / 8 but at most 160 by default: more clients make more local maxima.
 
     `include`, complex [..., beam, antenna], are beams to improve on: the values are never below theirs.
     Their last antennas may be missing: the beams of a smaller array, given when the array grows, make it
@@ -77,7 +73,7 @@ def max_min(
     problems = channels.resolve_conj().to(torch.complex128).reshape(-1, num_clients, antennas)
     extra = _included(include, (*batch, antennas), problems)
     # Drawn on the CPU, so that every device starts at the same points.
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     points = torch.randn(starts, 2 * antennas, generator=generator).to(channels.device)
     limit = CHUNK_ELEMENTS["cuda" if channels.is_cuda else "cpu"]
     chunk = max(1, limit // (starts * max(2 * num_clients, 2 * antennas)))

@@ -144,10 +144,8 @@ CHANNELS: dict[str, Callable[..., Channel]] = {"rayleigh": Rayleigh, "rician": R
 def build_channel(name: str, k_factor_db: float) -> Channel:
     """The fading model by its name, a plugin's or a user's own; ours are given `k_factor_db` where they take it."""
     known = CHANNELS.get(name)
-    factory, offered = (
-        known or find_factory(CHANNEL, name, CHANNELS),
-        {"k_factor_db": k_factor_db} if known else {},
-    )
+    factory = known or find_factory(CHANNEL, name, CHANNELS)
+    offered = {"k_factor_db": k_factor_db} if known else {}
     channel: Channel = call_factory(factory, {}, offered, place=f"channel {name!r}")
     if not callable(getattr(channel, "draw", None)):
         raise UsageError(f"channel {name!r} has no draw method; see histfl.wireless.Channel")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypedDict
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from histfl.network import Network
 from histfl.training import CellSchedule, RoundCost, Uplink
 from histfl.training.jobs import CellLink
 from histfl.wireless.costs import AffineCost, AirCompCost, AnyCost, tabulated
-from histfl.wireless.rates import uplink_seconds
+from histfl.wireless.rates import checked_array, uplink_seconds
 
 CYCLES_PER_STEP = 1e6  # V0 of Sec. VI-C: one minibatch step of the full model, whichever model it is
 OPERATIONS_PER_CYCLE = 4.0  # of a CPU that a phone or a small board has, in one thread
@@ -91,11 +91,7 @@ def energy_joules(
 
 
 def _checked_cpu(cpu_hz: npt.ArrayLike) -> Floats:
-    values = np.asarray(cpu_hz, dtype=np.float64)
-    bad = ~(np.isfinite(values) & (values > 0))
-    if np.any(bad):
-        raise UsageError(f"a cpu_hz is {float(values[bad].flat[0])}; it must be positive and finite")
-    return values
+    return checked_array(cpu_hz, "a cpu_hz", "it must be positive and finite", lambda hertz: hertz > 0)
 
 
 @dataclass(frozen=True)
@@ -150,10 +146,11 @@ class Transmissions:
 class Latency:
     """Seconds of the transmissions of a round by the numbers s that each of them sends:
 
-        bits_per_parameter s / rates + fixed_s + slot_s ceil(s / parameters_per_slot)
+        bits_per_parameter s coded / rates + fixed_s + slot_s ceil(s / parameters_per_slot)
 
-    `rates` is [transmission], or one, in bits a second (HIST Eq. (18)); the rest is alike for all of them. `on_air`
-    is the share of the seconds in which the client transmits.
+    `rates` is [transmission], or one, in bits a second (HIST Eq. (18)); the rest is alike for all of them. `coded` is
+    1 where a number takes its average bits, and more or less where a codec writes an update in others. `on_air` is the
+    share of the seconds in which the client transmits.
     """
 
     rates: Floats | float = math.inf
@@ -170,10 +167,10 @@ class Latency:
         if self.parameters_per_slot < 1:
             raise UsageError(f"parameters_per_slot = {self.parameters_per_slot}; it must be at least 1")
 
-    def seconds(self, parameters: Ints) -> Floats:
+    def seconds(self, parameters: Ints, *, coded: Floats | float = 1.0) -> Floats:
         """[transmission], of as many numbers each."""
         slots = np.ceil(parameters / self.parameters_per_slot)
-        sending = uplink_seconds(parameters, self.rates, bits_per_parameter=self.bits_per_parameter)
+        sending = uplink_seconds(parameters * coded, self.rates, bits_per_parameter=self.bits_per_parameter)
         return sending + (self.fixed_s + slots * self.slot_s)
 
     @property
@@ -192,17 +189,40 @@ class Radio(Uplink, Protocol):
 
 @dataclass(frozen=True)
 class Clock:
-    """The clients' computing and their uplink, together."""
+    """The clients' computing and their uplink, together: HIST Eq. (20) by the submodels' sizes."""
 
     computing: Computing
     uplink: Radio
 
     def cost(
-        self, network: Network, schedules: Sequence[CellSchedule], links: Sequence[CellLink], parameters: Ints
+        self,
+        network: Network,
+        schedules: Sequence[CellSchedule],
+        links: Sequence[CellLink],
+        parameters: Ints,
+        *,
+        coded: Floats | float = 1.0,
     ) -> RoundCost:
-        """What a round costs when cell j's clients train and send parameters[j] numbers."""
+        """What a round costs when cell j's clients train and send parameters[j] numbers, in `coded` [cell] times the
+        bits of as many average ones."""
         sent = Transmissions.of(network, schedules)
-        return _cost(network, sent, parameters, self.computing, self.uplink.latency(network, sent, links))
+        latency = self.uplink.latency(network, sent, links)
+        return _cost(network, sent, parameters, self.computing, latency, coded)
+
+    def foretold(
+        self,
+        cost: AnyCost,
+        network: Network,
+        schedules: Sequence[CellSchedule],
+        links: Sequence[CellLink],
+        parameters: Ints,
+        coded: Floats,
+    ) -> float:
+        """The seconds of a round of those submodels, whose `cost` by size is there already: that of it where it says
+        all, for it has no bits of single submodels and may be a table."""
+        if cost.exact and (coded == 1.0).all():
+            return float(cost.seconds(parameters).max())
+        return self.cost(network, schedules, links, parameters, coded=coded).seconds
 
     def cost_by_size(
         self, network: Network, schedules: Sequence[CellSchedule], links: Sequence[CellLink]
@@ -217,32 +237,31 @@ class Clock:
         latency, cells = self.uplink.latency(network, sent, links), len(schedules)
         edge_rounds = np.array([len(schedule.sampled) for schedule in schedules])
         fixed = edge_rounds * latency.fixed_s
-        slots: Slots = {}
-        if latency.slot_s:
-            slot_s = int(edge_rounds[0]) * latency.slot_s
-            slots = {"slot_s": slot_s, "parameters_per_slot": latency.parameters_per_slot}
+        slot_s, per_slot = int(edge_rounds[0]) * latency.slot_s, latency.parameters_per_slot
 
         def seconds(size: int) -> Floats:
             sizes = np.full(cells, size, dtype=np.int64)
             return _cost(network, sent, sizes, self.computing, latency.proportional).cell_seconds
 
         if (counted := self.computing.counted) is not None:
-            return tabulated(lambda size: seconds(size) + fixed, (0, *counted.parameters), **slots)
+            sizes = (0, *counted.parameters)
+            return tabulated(
+                lambda size: seconds(size) + fixed, sizes, slot_s=slot_s, parameters_per_slot=per_slot
+            )
         slope = seconds(10**6) / 10**6
-        return AirCompCost(fixed, slope, **slots) if slots else AffineCost(fixed, slope)
-
-
-class Slots(TypedDict, total=False):
-    """What a cost takes of an uplink that sends whole slots."""
-
-    slot_s: float
-    parameters_per_slot: int
+        return AirCompCost(fixed, slope, slot_s, per_slot) if slot_s else AffineCost(fixed, slope)
 
 
 def _cost(
-    network: Network, sent: Transmissions, parameters: Ints, computing: Computing, latency: Latency
+    network: Network,
+    sent: Transmissions,
+    parameters: Ints,
+    computing: Computing,
+    latency: Latency,
+    coded: Floats | float = 1.0,
 ) -> RoundCost:
-    seconds = latency.seconds(parameters[sent.place])
+    of_cells = np.broadcast_to(coded, parameters.shape)
+    seconds = latency.seconds(parameters[sent.place], coded=of_cells[sent.place])
     return round_cost(network, sent, parameters, computing, seconds, on_air=latency.on_air)
 
 

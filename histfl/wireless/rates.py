@@ -7,6 +7,7 @@ the last one is the client. SI units: hertz, bits a second, seconds; SNR and gai
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -113,13 +114,22 @@ def num_sub_channels(bandwidth_hz: float, sub_channel_hz: float = SUB_CHANNEL_HZ
 
 
 def _full_band_rate(snr: Floats, gains: npt.ArrayLike, bandwidth_hz: float) -> Floats:
-    power = np.asarray(gains, dtype=np.float64)
-    if not np.all(np.isfinite(power) & (power >= 0)):
-        raise UsageError(
-            f"a channel gain is {_first_bad(power, power >= 0)}; gains are ||channel||^2 >= 0, finite"
-        )
+    power = checked_array(
+        gains, "a channel gain", "gains are ||channel||^2 >= 0, finite", lambda gain: gain >= 0
+    )
     # log1p keeps the rate of a very weak channel above 0.
     return np.asarray(_checked_bandwidth(bandwidth_hz) * np.log1p(snr * power) / math.log(2))
+
+
+def checked_array(
+    given: npt.ArrayLike, what: str, need: str, allowed: Callable[[Floats], npt.NDArray[np.bool_]]
+) -> Floats:
+    """`given` as real numbers, all finite and `allowed`; a UsageError names the first that is not."""
+    values = np.asarray(given, dtype=np.float64)
+    good = np.isfinite(values) & allowed(values)
+    if not np.all(good):
+        raise UsageError(f"{what} is {float(values[~good].flat[0])}; {need}")
+    return values
 
 
 def _checked_bandwidth(bandwidth_hz: float) -> float:
@@ -129,29 +139,15 @@ def _checked_bandwidth(bandwidth_hz: float) -> float:
 
 
 def _checked_snr(snr: npt.ArrayLike) -> Floats:
-    values = np.asarray(snr, dtype=np.float64)
-    if not np.all(np.isfinite(values) & (values > 0)):
-        raise UsageError(
-            f"an SNR is {_first_bad(values, values > 0)}; it must be positive, finite and linear (not in dB)"
-        )
-    return values
+    need = "it must be positive, finite and linear (not in dB)"
+    return checked_array(snr, "an SNR", need, lambda ratio: ratio > 0)
 
 
 def _checked_clients(num_clients: npt.ArrayLike) -> Floats:
-    values = np.asarray(num_clients, dtype=np.float64)
-    if not np.all(np.isfinite(values) & (values >= 1)):
-        raise UsageError(
-            f"num_clients is {_first_bad(values, values >= 1)}; a cell that sends has at least one"
-        )
-    return values
+    need = "a cell that sends has at least one"
+    return checked_array(num_clients, "num_clients", need, lambda count: count >= 1)
 
 
 def _checked_parameters(parameters: npt.ArrayLike) -> Floats:
-    values = np.asarray(parameters, dtype=np.float64)
-    if not np.all(np.isfinite(values) & (values >= 0)):
-        raise UsageError(f"parameters is {_first_bad(values, values >= 0)}; it must be at least 0 and finite")
-    return values
-
-
-def _first_bad(values: Floats, allowed: npt.NDArray[np.bool_]) -> float:
-    return float(values[~(np.isfinite(values) & allowed)].flat[0])
+    need = "it must be at least 0 and finite"
+    return checked_array(parameters, "parameters", need, lambda count: count >= 0)

@@ -110,9 +110,9 @@ class UplinkKind:
     `make` gives it, from those settings of the section `uplink` that its signature names; a name that is none of the
     section's own is an option of this kind, checked by its annotation. `network` are the keys of the section `network`
     that it reads. `noisy`: the edge has the mean with an error, which Theorem 3 counts. `instant`: sending takes no
-    time. `undrawn_time`: the time depends on nothing that is drawn. `redrawn`: channels are drawn in every edge round, not
-    once a global one. A plan compares the kinds of different `plan_as`
-    (None: the own name).
+    time. `undrawn_time`: the time depends on nothing that is drawn. `redrawn`: channels are drawn in every edge round,
+    not once a global one. `analog`: numbers are sent as amplitudes, which no codec turns into bits. A plan compares the
+    kinds of different `plan_as` (None: the own name).
     """
 
     make: Callable[..., Radio]
@@ -122,6 +122,7 @@ class UplinkKind:
     instant: bool = False
     undrawn_time: bool = False
     redrawn: bool = False
+    analog: bool = False
     plan_as: str | None = None
 
     @property
@@ -181,6 +182,7 @@ UPLINKS: dict[str, UplinkKind] = {
         noisy=True,
         undrawn_time=True,
         redrawn=True,
+        analog=True,
     ),
     "ideal": UplinkKind(Ideal, "free and instant", network=(), instant=True, undrawn_time=True),
 }

@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from histfl.data import Source, cifar10, download, newsgroups, store
+from histfl.data import cifar10, download, newsgroups, store
 from histfl.data.fashion_mnist import read_idx
+from histfl.data.store import Source
 from histfl.data.text import load_tokenizer
 from histfl.errors import DataError, UsageError
 

@@ -19,7 +19,8 @@ from pathlib import Path
 import pooch
 import pytest
 
-from histfl.data import DATASETS, Source, download, fetch, load, load_text, locate, store
+from histfl.data import DATASETS, download, fetch, load, load_text, locate, store
+from histfl.data.store import Source
 from histfl.errors import DataError, StorageError, UsageError
 
 CONTENT = bytes(range(256)) * 400

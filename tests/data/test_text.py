@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from histfl.data import TextData, load_text, load_tokens, tokenise
-from histfl.data.text import PADDING, folder_of, load_tokenizer
+from histfl.data import load_text, load_tokens
+from histfl.data.dataset import TextData
+from histfl.data.text import PADDING, folder_of, load_tokenizer, tokenise
 from histfl.errors import UsageError
 
 TEXTS = TextData(("red green blue", "", "green violet", "blue " * 9), torch.tensor([0, 1, 0, 1]), ("a", "b"))

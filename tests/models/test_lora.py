@@ -1,5 +1,6 @@
 """LoRA classifiers: what they compute, what is trained, and HIST's cut of the rank."""
 
+import copy
 import json
 from contextlib import nullcontext
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from batches_for_tests import client_batches
 from tiny_transformers import KINDS, LONGEST, VOCABULARY, classifier, save, tokens, transformer
 from torch import nn
 from torch.func import functional_call, grad_and_value, vmap
@@ -18,14 +20,16 @@ from histfl.engines.steps.choose import _agrees
 from histfl.engines.steps.stacked import VmappedSteps
 from histfl.errors import UsageError
 from histfl.models import build_model
-from histfl.models.lora import Down, LoraClassifier, add_lora
+from histfl.models.lora import LoraClassifier, add_lora
 from histfl.network import Network
-from histfl.partition import draw, even_counts, extract, masks, plan, training_copy
+from histfl.partition import draw, even_counts, extract, plan, training_copy
+from histfl.partition.submodel import masks
 from histfl.runs.build import Experiment, Ingredients, build
 from histfl.runs.config import Config
 from histfl.settings import checked
-from histfl.training import State, client_batches, client_steps, hist
+from histfl.training import State, client_steps, hist
 from histfl.training.operations import count_operations
+from histfl.training.scaling import scale_inputs
 
 
 def trained(model: nn.Module) -> State:
@@ -89,7 +93,8 @@ def test_a_cells_pair_has_the_scale_of_its_own_rank(kind: str) -> None:
     """A cell that holds 2 of 4 adds alpha / 2 B A: the mean over two cells is what the full model adds."""
     model, ids = classifier(kind), tokens(5)
     planned = plan(model, ids)
-    parameters = trained(model)
+    parameters, ours = trained(model), training_copy(model)
+    scaling = scale_inputs(ours, planned, model.scale_of_submodels)
     cells = draw(planned, even_counts(planned, 2), np.random.default_rng(1))
     changes: dict[str, list[torch.Tensor]] = {}
     for cell in cells:
@@ -101,23 +106,12 @@ def test_a_cells_pair_has_the_scale_of_its_own_rank(kind: str) -> None:
             merged[f"{layer}.base_layer.weight"] = weight + (change.T if kind == "gpt2" else change)
             merged[up] = torch.zeros_like(parameters[up])
         torch.testing.assert_close(
-            functional_call(model, compact, (ids,)), functional_call(model, merged, (ids,))
+            functional_call(ours, compact | scaling.constants(cell, ids.device), (ids,)),
+            functional_call(model, merged, (ids,)),
         )
     for layer, ((down, _), (up, _)) in model.unit_axes().items():
         full = 8.0 / 4 * parameters[up] @ parameters[down]
         torch.testing.assert_close(torch.stack(changes[layer]).mean(dim=0), full)
-
-
-def test_a_row_of_zeros_is_still_held_by_a_submodel() -> None:
-    """Rank 6 in double precision: 3 rows, one of them zero, are scaled by 6/3; of the masked model's 6, by 6/2."""
-    down, inputs = Down(5, 6, bias=False).double(), torch.randn(4, 5, dtype=torch.float64)
-    rows = torch.randn(3, 5, dtype=torch.float64)
-    rows[1] = 0
-    compact = functional_call(down, {"weight": rows}, (inputs,))
-    torch.testing.assert_close(compact, 2 * inputs @ rows.T, rtol=1e-14, atol=1e-14)
-    masked = functional_call(down, {"weight": torch.cat([rows, torch.zeros_like(rows)])}, (inputs,))
-    assert masked.dtype == torch.float64
-    torch.testing.assert_close(masked[:, :3], 3 * inputs @ rows.T, rtol=1e-14, atol=1e-14)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -175,15 +169,19 @@ def test_the_way_of_a_gpu_is_taken(kind: str, half: bool) -> None:
     assert _agrees(VmappedSteps, task)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_round_of_hist_is_the_one_written_out(kind: str) -> None:
-    """Two cells of two clients: own rank indices each, the head averaged; both engines."""
-    made = experiment(kind, clients=4, cells=2)
+@pytest.mark.parametrize(
+    ("kind", "scale"), [*((kind, None) for kind in KINDS), ("gpt2", 0.0), ("gpt2", 0.5)], ids=str
+)
+def test_a_round_of_hist_is_the_one_written_out(kind: str, scale: float | None) -> None:
+    """Two cells of two clients: own rank indices each, the head averaged; both engines. A pair of rank 2 has the scale
+    alpha / 2, or what `method.scale` makes of alpha / 4."""
+    made = experiment(kind, clients=4, cells=2, scale=scale)
+    factor = 2.0 ** (1.0 if scale is None else scale)
     start = {name: value.detach().clone() for name, value in made.model.named_parameters()}
     (outcome,) = hist(made.hist, start, ReferenceEngine(), first_round=0, rounds=1)
     (fast,) = hist(made.hist, start, VectorisedEngine(), first_round=0, rounds=1)
     expected = dict(start)
-    cells = [_cell(made, submodel, start, cell) for cell, submodel in enumerate(outcome.submodels)]
+    cells = [_cell(made, submodel, start, cell, factor) for cell, submodel in enumerate(outcome.submodels)]
     for name in ("head.weight", "head.bias"):
         expected[name] = (cells[0][name] + cells[1][name]) / 2
     for group, (layer, axes) in enumerate(made.model.unit_axes().items()):  # type: ignore[operator]
@@ -333,13 +331,19 @@ def test_a_base_that_has_its_own_idea_of_masks_is_refused(
 
 
 def experiment(
-    kind: str, *, clients: int, cells: int, method: str = "hist", device: str = "cpu"
+    kind: str,
+    *,
+    clients: int,
+    cells: int,
+    method: str = "hist",
+    scale: float | None = None,
+    device: str = "cpu",
 ) -> Experiment:
     tables: dict[str, Any] = {
         "training": {"local_steps": 2, "edge_rounds": 2, "batch_size": 3, "learning_rate": 0.2, "rounds": 1},
         "uplink": {"name": "ideal"},
         "data": {"split": "iid"},
-        "method": {"name": method},
+        "method": {"name": method, "scale": scale},
     }
     train, test = (
         TensorData(tokens(samples, seed=samples), torch.arange(samples) % 3, ("a", "b", "c"))
@@ -350,9 +354,11 @@ def experiment(
     return build(config, Ingredients(classifier(kind), train, test, network), device=device)
 
 
-def _cell(made: Experiment, submodel: Any, start: State, cell: int) -> State:
-    """Two edge rounds of a cell's clients, one client after another."""
-    task = made.hist.task
+def _cell(made: Experiment, submodel: Any, start: State, cell: int, factor: float) -> State:
+    """Two edge rounds of a cell's clients, one client after another, with pairs at `factor` times the whole model's scale."""
+    task, model = made.hist.task, copy.deepcopy(made.model)
+    for layer in model.unit_axes():  # type: ignore[operator]
+        model.get_submodule(layer).scaling["default"] *= factor
     state = extract({name: start[name] for name in trained(made.model)}, submodel)
     for edge_round in range(2):
         ends = []
@@ -367,7 +373,7 @@ def _cell(made: Experiment, submodel: Any, start: State, cell: int) -> State:
                 batch_size=3,
             )
             batches = [(task.data.inputs[own[p]], task.data.targets[own[p]]) for p in places]
-            end, _ = client_steps(made.model, state, {}, batches, loss=task.loss, training=task.local)
+            end, _ = client_steps(model, state, {}, batches, loss=task.loss, training=task.local)
             ends.append(end)
         state = {name: (ends[0][name] + ends[1][name]) / 2 for name in state}
     return state
@@ -385,8 +391,8 @@ def _gradients(
 @pytest.mark.parametrize("kind", KINDS)
 def test_operations_of_a_step_are_counted(kind: str) -> None:
     model = classifier(kind)
-    cut, copy = plan(model, tokens(4)), training_copy(model)
-    found = count_operations(copy, cut, tokens(4), 50)
+    cut, ours = plan(model, tokens(4)), training_copy(model)
+    found = count_operations(ours, cut, tokens(4), 50)
     layers = [layer for layer in model.modules() if type(layer).__name__ in ("Linear", "Conv1D")]
     products = sum(layer.weight.numel() for layer in layers if not layer.weight.requires_grad)
     forward = 2 * 50 * 7 * products

@@ -12,9 +12,10 @@ from tiny_transformers import classifier, save, tokens
 from histfl.data import TensorData
 from histfl.errors import UsageError
 from histfl.network import Network
-from histfl.runs.build import Ingredients, build, load_data, load_ingredients
+from histfl.runs.build import Ingredients, build, load_ingredients
 from histfl.runs.config import Config
 from histfl.runs.execute import execute
+from histfl.runs.named import load_data
 from histfl.runs.store import RunFolder
 from histfl.settings import checked
 

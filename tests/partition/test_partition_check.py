@@ -9,8 +9,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from histfl.errors import PartitionError
-from histfl.partition import CutAxis, UnitGroup, discover, plan
+from histfl.partition import plan
 from histfl.partition.check import Bench
+from histfl.partition.discover import discover
+from histfl.partition.plan import CutAxis, UnitGroup
 
 
 def test_a_channel_shuffle_with_old_sizes_is_left_whole_and_the_rest_is_cut() -> None:

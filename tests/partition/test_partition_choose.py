@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from histfl.errors import PartitionError
-from histfl.partition import CutAxis, UnitGroup, choose, conflict, plan
+from histfl.partition import plan
+from histfl.partition.plan import CutAxis, UnitGroup
+from histfl.partition.planner import choose, conflict
 
 
 @st.composite

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from histfl.partition import Scheme, State, draw, even_counts, extract, masks, plan, training_copy
+from histfl.partition import Scheme, State, draw, even_counts, extract, plan, training_copy
+from histfl.partition.submodel import masks
 
 STEPS, LEARNING_RATE, MOMENTUM = 3, 0.05, 0.9
 

@@ -11,7 +11,9 @@ import torch
 from torch import nn
 
 from histfl.errors import PartitionError
-from histfl.partition import UnitGroup, discover, draw, even_counts, num_parameters, plan
+from histfl.partition import draw, even_counts, num_parameters, plan
+from histfl.partition.discover import discover
+from histfl.partition.plan import UnitGroup
 
 
 def axes(group: UnitGroup) -> list[tuple[str, int]]:

@@ -10,17 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from histfl.errors import PartitionError
-from histfl.partition import (
-    CutAxis,
-    Plan,
-    UnitGroup,
-    draw,
-    even_counts,
-    num_parameters,
-    plan,
-    share_counts,
-    shared_units,
-)
+from histfl.partition import Plan, draw, even_counts, num_parameters, plan, share_counts, shared_units
+from histfl.partition.plan import CutAxis, UnitGroup
 
 
 def plan_of(*units: int) -> Plan:

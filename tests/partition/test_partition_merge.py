@@ -19,13 +19,13 @@ from histfl.partition import (
     draw,
     even_counts,
     extract,
-    masks,
     merge,
     num_parameters,
     plan,
     share_counts,
     shared_units,
 )
+from histfl.partition.submodel import masks
 
 
 def state_of(model: nn.Module) -> State:

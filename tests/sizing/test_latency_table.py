@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from histfl.sizing import AffineCost, AirCompCost, Cost, CutLayers, SizingProblem, optimised, size, uniform
+from histfl.sizing import CutLayers, SizingProblem, optimised, size, uniform
+from histfl.wireless.costs import AffineCost, AirCompCost, Cost
 
 PARAMETERS = 238_510
 UNITS = CutLayers(np.array([300]), np.array([784 + 1 + 10]), 10)

@@ -9,17 +9,11 @@ import pytest
 from scipy.optimize import linprog
 
 from histfl.errors import UsageError
-from histfl.sizing import (
-    AffineCost,
-    AirCompCost,
-    CutLayers,
-    SizingProblem,
-    imbalance,
-    optimal_counts,
-    size,
-    solve_milp,
-    uniform,
-)
+from histfl.sizing import CutLayers, SizingProblem, size, uniform
+from histfl.sizing.milp import solve_milp
+from histfl.sizing.problem import imbalance
+from histfl.sizing.solve import optimal_counts
+from histfl.wireless.costs import AffineCost, AirCompCost
 
 # units, parameters a unit, replicated parameters
 TABLES = {

@@ -9,7 +9,10 @@ import pytest
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from histfl.errors import UsageError
-from histfl.sizing import AffineCost, AirCompCost, CutLayers, SizingProblem, optimal_counts, solve_milp
+from histfl.sizing import CutLayers, SizingProblem
+from histfl.sizing.milp import solve_milp
+from histfl.sizing.solve import optimal_counts
+from histfl.wireless.costs import AffineCost, AirCompCost
 
 
 def test_equals_highs_on_one_layer() -> None:

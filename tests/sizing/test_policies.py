@@ -6,19 +6,10 @@ import numpy as np
 import pytest
 
 from histfl.errors import UsageError
-from histfl.sizing import (
-    POLICIES,
-    AffineCost,
-    CutLayers,
-    SizingProblem,
-    cap_ratio,
-    imbalance,
-    optimised,
-    policy_named,
-    proportional,
-    size,
-    uniform,
-)
+from histfl.sizing import POLICIES, CutLayers, SizingProblem, optimised, policy_named, size, uniform
+from histfl.sizing.policies import proportional
+from histfl.sizing.problem import cap_ratio, imbalance
+from histfl.wireless.costs import AffineCost
 
 
 def problem(slopes: tuple[float, ...], units: int = 800, ratio: float = 1.5) -> SizingProblem:

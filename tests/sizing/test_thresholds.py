@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from histfl.errors import UsageError
-from histfl.sizing import AffineCost, AirCompCost, Cost, optimal_sizes
+from histfl.sizing.solve import optimal_sizes
+from histfl.wireless.costs import AffineCost, AirCompCost, Cost
 
 
 def brute_force(cost: Cost, total: int, low: np.ndarray, cap: np.ndarray) -> float | None:

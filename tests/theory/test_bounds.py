@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from histfl.errors import UsageError
 from histfl.theory import (
     Constants,
-    Schedule,
+    Duration,
     StepSizes,
     Terms,
     balanced_step,
@@ -29,7 +29,7 @@ CONSTANTS = Constants(
     model_norm=11.0,
     initial_gap=13.0,
 )
-SCHEDULE = Schedule(rounds=10, edge_rounds=5, local_steps=4)  # TEH = 200
+DURATION = Duration(rounds=10, edge_rounds=5, local_steps=4)  # TEH = 200
 CLIENTS = (2, 4, 4)  # N = 3, N~ = 1
 RATE = 0.01
 
@@ -39,7 +39,7 @@ def values(terms: Terms) -> dict[str, float]:
 
 
 def test_theorem_1_term_by_term() -> None:
-    terms = values(theorem_1(CONSTANTS, SCHEDULE, RATE, clients_per_cell=CLIENTS, imbalance=1.5))
+    terms = values(theorem_1(CONSTANTS, DURATION, RATE, clients_per_cell=CLIENTS, imbalance=1.5))
     assert terms == pytest.approx(
         {
             "initial gap": 4 * 13 / (0.01 * 200),  # 26
@@ -53,15 +53,15 @@ def test_theorem_1_term_by_term() -> None:
 
 
 def test_fixed_masks_change_the_fifth_term_alone() -> None:
-    drawn = values(theorem_1(CONSTANTS, SCHEDULE, RATE, clients_per_cell=CLIENTS))
-    fixed = values(theorem_1(CONSTANTS, SCHEDULE, RATE, clients_per_cell=CLIENTS, fixed_masks=True))
+    drawn = values(theorem_1(CONSTANTS, DURATION, RATE, clients_per_cell=CLIENTS))
+    fixed = values(theorem_1(CONSTANTS, DURATION, RATE, clients_per_cell=CLIENTS, fixed_masks=True))
     assert drawn.pop("submodel sizes") == 30
     assert fixed.pop("fixed submodels") == 6 * 3 * 5
     assert drawn == fixed
 
 
 def test_theorem_2_term_by_term() -> None:
-    terms = values(theorem_2(CONSTANTS, SCHEDULE, RATE, participants_per_cell=(1, 2, 2)))
+    terms = values(theorem_2(CONSTANTS, DURATION, RATE, participants_per_cell=(1, 2, 2)))
     assert terms == pytest.approx(
         {
             "initial gap": 26,
@@ -77,16 +77,16 @@ def test_theorem_2_term_by_term() -> None:
 
 def test_theorem_3_adds_the_aggregation_error() -> None:
     arguments = {"clients_per_cell": CLIENTS, "aggregation_error": 17.0}
-    terms = values(theorem_3(CONSTANTS, SCHEDULE, RATE, **arguments))
-    literal = values(theorem_3(CONSTANTS, SCHEDULE, RATE, literal=True, **arguments))
+    terms = values(theorem_3(CONSTANTS, DURATION, RATE, **arguments))
+    literal = values(theorem_3(CONSTANTS, DURATION, RATE, literal=True, **arguments))
     assert terms.pop("aggregation over the air") == pytest.approx(2 * 0.01 * 2 / 4 * 17)
     assert literal.pop("aggregation over the air") == pytest.approx(0.01 * 17)
-    assert terms == literal == values(theorem_1(CONSTANTS, SCHEDULE, RATE, clients_per_cell=CLIENTS))
+    assert terms == literal == values(theorem_1(CONSTANTS, DURATION, RATE, clients_per_cell=CLIENTS))
 
 
 def test_one_cell_is_fedavg() -> None:
     alone = Constants(2.0, 3.0, 0.0, 7.0, 11.0, 13.0)
-    terms = values(theorem_1(alone, SCHEDULE, RATE, clients_per_cell=[5]))
+    terms = values(theorem_1(alone, DURATION, RATE, clients_per_cell=[5]))
     assert {name for name, value in terms.items() if value == 0} == {
         "drift between cells",
         "submodel sizes",
@@ -95,17 +95,17 @@ def test_one_cell_is_fedavg() -> None:
 
 
 def test_corollaries_are_the_theorems_at_the_balanced_step() -> None:
-    assert balanced_step(SCHEDULE) == pytest.approx(200**-0.5)
-    assert balanced_step(SCHEDULE, clients_per_cell=(1, 1)) == pytest.approx(400**-0.5)
+    assert balanced_step(DURATION) == pytest.approx(200**-0.5)
+    assert balanced_step(DURATION, clients_per_cell=(1, 1)) == pytest.approx(400**-0.5)
     clients = (1, 1)
     for scaled in (False, True):
-        rate = balanced_step(SCHEDULE, clients_per_cell=clients if scaled else None)
-        theorem = theorem_1(CONSTANTS, SCHEDULE, rate, clients_per_cell=clients)
-        groups = corollary_1(CONSTANTS, SCHEDULE, clients_per_cell=clients, scaled_step=scaled)
+        rate = balanced_step(DURATION, clients_per_cell=clients if scaled else None)
+        theorem = theorem_1(CONSTANTS, DURATION, rate, clients_per_cell=clients)
+        groups = corollary_1(CONSTANTS, DURATION, clients_per_cell=clients, scaled_step=scaled)
         assert sum(values(groups).values()) == pytest.approx(sum(values(theorem).values()))
-    partial = values(corollary_partial(CONSTANTS, SCHEDULE, participants_per_cell=clients))
+    partial = values(corollary_partial(CONSTANTS, DURATION, participants_per_cell=clients))
     assert partial["sampling of clients"] == pytest.approx(12 * 200**-0.5 * 4 * 2 * 2 * 7)
-    air = values(corollary_2(CONSTANTS, SCHEDULE, clients_per_cell=clients, aggregation_error=17.0))
+    air = values(corollary_2(CONSTANTS, DURATION, clients_per_cell=clients, aggregation_error=17.0))
     assert air["aggregation over the air"] == pytest.approx(2 * 200**-0.5 * 2 / 4 * 17)
 
 
@@ -115,8 +115,8 @@ def test_corollary_orders(rounds: int, edge_rounds: int, factor: int) -> None:
     """factor^2 times the rounds divides what diminishes by factor, and leaves the rest."""
 
     def at(scale: int) -> dict[str, float]:
-        schedule = Schedule(rounds * scale, edge_rounds, 3)
-        return values(corollary_1(CONSTANTS, schedule, clients_per_cell=CLIENTS))
+        duration = Duration(rounds * scale, edge_rounds, 3)
+        return values(corollary_1(CONSTANTS, duration, clients_per_cell=CLIENTS))
 
     before, after = at(1), at(factor**2)
     assert after.pop("what remains") == before.pop("what remains")
@@ -125,8 +125,8 @@ def test_corollary_orders(rounds: int, edge_rounds: int, factor: int) -> None:
 
 
 def test_scaled_step_grows_with_the_root_of_the_inverse_clients() -> None:
-    few = values(corollary_1(CONSTANTS, SCHEDULE, clients_per_cell=(1, 1, 1), scaled_step=True))
-    many = values(corollary_1(CONSTANTS, SCHEDULE, clients_per_cell=(4, 4, 4), scaled_step=True))
+    few = values(corollary_1(CONSTANTS, DURATION, clients_per_cell=(1, 1, 1), scaled_step=True))
+    many = values(corollary_1(CONSTANTS, DURATION, clients_per_cell=(4, 4, 4), scaled_step=True))
     assert few["start and gradient noise"] == pytest.approx(2 * many["start and gradient noise"])
 
 
@@ -179,8 +179,8 @@ def test_rounds_needed_is_the_least() -> None:
     steps = StepSizes(3.0, (5, 5, 5))
     limit = steps.binding(edge_rounds=2, local_steps=3).limit
     rounds = steps.rounds_needed(edge_rounds=2, local_steps=3)
-    assert balanced_step(Schedule(rounds, 2, 3)) <= limit * (1 + 1e-9)
-    assert balanced_step(Schedule(rounds - 1, 2, 3)) > limit
+    assert balanced_step(Duration(rounds, 2, 3)) <= limit * (1 + 1e-9)
+    assert balanced_step(Duration(rounds - 1, 2, 3)) > limit
 
 
 def test_bad_values_are_named() -> None:
@@ -189,12 +189,12 @@ def test_bad_values_are_named() -> None:
     with pytest.raises(UsageError, match="smoothness = 0"):
         Constants(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     with pytest.raises(UsageError, match="edge_rounds = 0"):
-        Schedule(1, 0, 1)
+        Duration(1, 0, 1)
     with pytest.raises(UsageError, match="learning_rate = 0"):
-        theorem_1(CONSTANTS, SCHEDULE, 0.0, clients_per_cell=CLIENTS)
+        theorem_1(CONSTANTS, DURATION, 0.0, clients_per_cell=CLIENTS)
     with pytest.raises(UsageError, match=r"imbalance = 0\.5"):
-        theorem_1(CONSTANTS, SCHEDULE, RATE, clients_per_cell=CLIENTS, imbalance=0.5)
+        theorem_1(CONSTANTS, DURATION, RATE, clients_per_cell=CLIENTS, imbalance=0.5)
     with pytest.raises(UsageError, match="every cell needs at least one client"):
-        theorem_1(CONSTANTS, SCHEDULE, RATE, clients_per_cell=[3, 0])
+        theorem_1(CONSTANTS, DURATION, RATE, clients_per_cell=[3, 0])
     with pytest.raises(UsageError, match="every cell needs a client"):
         StepSizes(1.0, [])

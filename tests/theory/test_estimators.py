@@ -19,9 +19,9 @@ from histfl.network import Network
 from histfl.partition import State, training_copy
 from histfl.seeds import Seeds
 from histfl.theory import Estimates, Sampling, estimate
-from histfl.theory.estimators import Batch, Objective, largest_curvature
+from histfl.theory.estimators import Batch, TaskLoss, largest_curvature
 from histfl.training import LocalTraining, Task
-from histfl.training.objective import classification
+from histfl.training.objectives import classification
 from histfl.wireless.uplinks import Ideal
 
 SAMPLES = 12  # of every client
@@ -43,11 +43,11 @@ class Case:
 
     def gradients(self) -> np.ndarray:
         """Of every client's whole loss, [client, parameter]."""
-        objective = Objective.of(self.task, self.state)
+        task_loss = TaskLoss.of(self.task, self.state)
         split = self.task.split
         clients = range(split.num_clients)
         wholes = [Batch(torch.from_numpy(split.client(client)), 0) for client in clients]
-        return np.stack([objective.gradient(whole)[1].numpy() for whole in wholes])
+        return np.stack([task_loss.gradient(whole)[1].numpy() for whole in wholes])
 
 
 @dataclass(frozen=True)
@@ -83,9 +83,9 @@ def clients_of(network: Network) -> list[range]:
 
 def batch_variance(case: Case, client: int) -> float:
     """sigma_i^2 of a batch drawn without replacement: S^2 / B (1 - B / n), S^2 over n - 1."""
-    objective = Objective.of(case.task, case.state)
+    task_loss = TaskLoss.of(case.task, case.state)
     samples = torch.from_numpy(case.task.split.client(client))
-    each = np.stack([objective.gradient(Batch(sample[None], 0))[1].numpy() for sample in samples])
+    each = np.stack([task_loss.gradient(Batch(sample[None], 0))[1].numpy() for sample in samples])
     spread = ((each - each.mean(axis=0)) ** 2).sum() / (len(each) - 1)
     size = case.task.local.batch_size
     return float(spread / size * (1 - size / len(each)))
@@ -134,7 +134,7 @@ def columns(estimates: list[Estimates]) -> dict[str, np.ndarray]:
 
 def naive(case: Case, round: int) -> tuple[float, float, np.ndarray]:
     """||grad f||^2, delta1^2 and delta2^2 [cell] by squares of one batch's gradients."""
-    objective = Objective.of(case.task, case.state)
+    task_loss = TaskLoss.of(case.task, case.state)
     generator = np.random.default_rng(round)
     cells = []
     for clients in clients_of(case.network):
@@ -143,7 +143,7 @@ def naive(case: Case, round: int) -> tuple[float, float, np.ndarray]:
             for i in clients
         ]
         cells.append(
-            np.stack([objective.gradient(Batch(torch.from_numpy(b), 0))[1].numpy() for b in batches])
+            np.stack([task_loss.gradient(Batch(torch.from_numpy(b), 0))[1].numpy() for b in batches])
         )
     means = np.stack([cell.mean(axis=0) for cell in cells])
     whole = means.mean(axis=0)
@@ -204,9 +204,9 @@ def test_whole_batches_of_all_clients_give_the_exact_values(
 def test_loss_and_model_norm_are_those_of_the_full_model() -> None:
     case = make_case(batch_size=SAMPLES)
     ours = case.estimate()
-    objective = Objective.of(case.task, case.state)
+    task_loss = TaskLoss.of(case.task, case.state)
     wholes = [
-        [objective.gradient(Batch(torch.from_numpy(case.task.split.client(i)), 0))[0] for i in cell]
+        [task_loss.gradient(Batch(torch.from_numpy(case.task.split.client(i)), 0))[0] for i in cell]
         for cell in clients_of(case.network)
     ]
     assert ours.loss == pytest.approx(np.mean([np.mean(cell) for cell in wholes]))
@@ -277,14 +277,14 @@ def test_batch_statistics_are_those_of_the_batch() -> None:
 
 
 def exact_hessian(case: Case, batch: Batch) -> torch.Tensor:
-    objective = Objective.of(case.task, case.state)
-    shapes = {name: x.shape for name, x in objective.trained.items()}
-    flat = torch.cat([x.detach().reshape(-1) for x in objective.trained.values()])
+    task_loss = TaskLoss.of(case.task, case.state)
+    shapes = {name: x.shape for name, x in task_loss.trained.items()}
+    flat = torch.cat([x.detach().reshape(-1) for x in task_loss.trained.values()])
 
     def loss(vector: torch.Tensor) -> torch.Tensor:
         parts = vector.split([shape.numel() for shape in shapes.values()])
         trained = {name: part.view(shape) for part, (name, shape) in zip(parts, shapes.items(), strict=True)}
-        return replace(objective, trained=trained).of_loss(batch, lambda value: value)
+        return replace(task_loss, trained=trained).of_loss(batch, lambda value: value)
 
     return torch.autograd.functional.hessian(loss, flat)
 
@@ -294,7 +294,7 @@ def test_largest_curvature_is_the_hessians_norm(seed: int) -> None:
     case = make_case(seed=seed)
     batch = Batch(torch.from_numpy(case.task.split.client(seed)), seed)
     norm = torch.linalg.matrix_norm(exact_hessian(case, batch), ord=2).item()
-    ours = largest_curvature(Objective.of(case.task, case.state), batch)
+    ours = largest_curvature(TaskLoss.of(case.task, case.state), batch)
     assert 0.97 * norm <= ours <= norm * (1 + 1e-9)
 
 
@@ -333,7 +333,7 @@ def test_attention_is_differentiated_twice() -> None:
     batch = Batch(torch.from_numpy(case.task.split.client(0)), 0)
     with sdpa_kernel(SDPBackend.MATH):
         norm = torch.linalg.matrix_norm(exact_hessian(case, batch), ord=2).item()
-    assert largest_curvature(Objective.of(case.task, case.state), batch) == pytest.approx(norm, rel=0.03)
+    assert largest_curvature(TaskLoss.of(case.task, case.state), batch) == pytest.approx(norm, rel=0.03)
 
 
 def test_a_model_without_second_derivatives_is_named() -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from histfl.theory import Constants, Schedule, StepSizes, Terms, theorem_1, theorem_2, theorem_3
+from histfl.theory import Constants, Duration, StepSizes, Terms, theorem_1, theorem_2, theorem_3
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Measured:
 
 def simulate(
     losses: Quadratics,
-    schedule: Schedule,
+    duration: Duration,
     learning_rate: float,
     sizes: np.ndarray,
     seed: int,
@@ -80,15 +80,15 @@ def simulate(
     gradients, norms = [], []
     for _ in range(repeats):
         x = x0.copy()
-        for _ in range(schedule.rounds):
+        for _ in range(duration.rounds):
             norms.append((x**2).sum())
             drawn = generator.permutation(owner)
             mask = masks if masks is not None else (np.arange(cells)[:, None] == drawn)
             edge = mask * x  # [cell, parameter]
-            for _ in range(schedule.edge_rounds):
+            for _ in range(duration.edge_rounds):
                 gradients.append((losses.gradient(edge.sum(axis=0)) ** 2).sum())
                 local = np.repeat(edge[:, None], clients, axis=1)
-                for _ in range(schedule.local_steps):
+                for _ in range(duration.local_steps):
                     noise = losses.sigma / np.sqrt(parameters) * generator.normal(size=local.shape)
                     gradient = losses.curvature * (local - losses.centres) + noise
                     local = local - learning_rate * mask[:, None] * gradient
@@ -129,7 +129,7 @@ def test_theorem_1_holds(configuration: tuple[float, ...], fraction: float, equa
     cells, clients = int(cells), int(clients)
     parameters = 4 * cells
     losses = Quadratics.draw(cells, clients, parameters, seed=7, cell=cell, client=client, sigma=sigma)
-    schedule = Schedule(rounds=40, edge_rounds=int(edge_rounds), local_steps=int(steps))
+    duration = Duration(rounds=40, edge_rounds=int(edge_rounds), local_steps=int(steps))
     x0 = np.full(parameters, start)
     sizes = np.full(cells, 4) + (
         0 if equal else np.resize([2, -2], cells) * (np.arange(cells) < cells // 2 * 2)
@@ -137,13 +137,13 @@ def test_theorem_1_holds(configuration: tuple[float, ...], fraction: float, equa
     counts = [clients] * cells
     smoothness = float(losses.curvature.max())
     binding = StepSizes(smoothness, counts).binding(
-        edge_rounds=schedule.edge_rounds, local_steps=schedule.local_steps
+        edge_rounds=duration.edge_rounds, local_steps=duration.local_steps
     )
     rate = fraction * binding.limit
-    measured = simulate(losses, schedule, rate, sizes, 3, x0=x0)
+    measured = simulate(losses, duration, rate, sizes, 3, x0=x0)
     bound = theorem_1(
         losses.constants(x0, measured.model_norm),
-        schedule,
+        duration,
         rate,
         clients_per_cell=counts,
         imbalance=cells * sizes.max() / parameters,
@@ -156,32 +156,32 @@ def test_theorem_2_holds_with_one_participant_in_two(configuration: tuple[float,
     cells, clients, steps, edge_rounds, cell, client, sigma, start = configuration
     cells, clients = int(cells), 2 * int(clients)
     losses = Quadratics.draw(cells, clients, 4 * cells, seed=8, cell=cell, client=client, sigma=sigma)
-    schedule = Schedule(rounds=40, edge_rounds=int(edge_rounds), local_steps=int(steps))
+    duration = Duration(rounds=40, edge_rounds=int(edge_rounds), local_steps=int(steps))
     x0 = np.full(4 * cells, start)
     counts = [clients // 2] * cells
     conditions = StepSizes(float(losses.curvature.max()), counts, partial=True)
-    rate = conditions.binding(edge_rounds=schedule.edge_rounds, local_steps=schedule.local_steps).limit
+    rate = conditions.binding(edge_rounds=duration.edge_rounds, local_steps=duration.local_steps).limit
     measured = simulate(
-        losses, schedule, rate, np.full(cells, 4), 4, x0=x0, participants=clients // 2, repeats=8
+        losses, duration, rate, np.full(cells, 4), 4, x0=x0, participants=clients // 2, repeats=8
     )
     constants = losses.constants(x0, measured.model_norm)
-    assert measured.gradient <= total(theorem_2(constants, schedule, rate, participants_per_cell=counts))
+    assert measured.gradient <= total(theorem_2(constants, duration, rate, participants_per_cell=counts))
 
 
 def test_theorem_3_holds_and_its_literal_form_does_not() -> None:
     """Loud channels, large L, nothing else to bound: the paper's gamma MSE falls short."""
     cells, parameters = 2, 8
     losses = Quadratics(np.full(parameters, 40.0), np.zeros((cells, 1, parameters)), sigma=0.0)
-    schedule = Schedule(rounds=6000, edge_rounds=1, local_steps=1)
+    duration = Duration(rounds=6000, edge_rounds=1, local_steps=1)
     x0 = np.zeros(parameters)
     rate = StepSizes(40.0, [1, 1]).binding(edge_rounds=1, local_steps=1).limit
-    measured = simulate(losses, schedule, rate, np.full(2, 4), 5, x0=x0, air_noise=1.0, repeats=1)
+    measured = simulate(losses, duration, rate, np.full(2, 4), 5, x0=x0, air_noise=1.0, repeats=1)
     # The last term would cover any error; the model's own part in it is not what is tested here.
     constants = losses.constants(x0, model_norm=0.0)
     error = float(parameters)  # sum_j MSE_j: unit noise on every parameter of its cell
     arguments = {"clients_per_cell": [1, 1], "aggregation_error": error}
-    assert measured.gradient <= total(theorem_3(constants, schedule, rate, **arguments))
-    assert measured.gradient > total(theorem_3(constants, schedule, rate, literal=True, **arguments))
+    assert measured.gradient <= total(theorem_3(constants, duration, rate, **arguments))
+    assert measured.gradient > total(theorem_3(constants, duration, rate, literal=True, **arguments))
 
 
 def test_masks_that_never_change_break_the_theorem_as_stated() -> None:
@@ -190,8 +190,8 @@ def test_masks_that_never_change_break_the_theorem_as_stated() -> None:
     centres = np.full((cells, cells), -1 / (cells - 1))
     np.fill_diagonal(centres, 1.0)
     losses = Quadratics(np.ones(cells), (centres - 1)[:, None, :], sigma=0.0)
-    schedule = Schedule(rounds=10_000_000, edge_rounds=1, local_steps=1)
-    short = Schedule(rounds=200, edge_rounds=1, local_steps=1)
+    duration = Duration(rounds=10_000_000, edge_rounds=1, local_steps=1)
+    short = Duration(rounds=200, edge_rounds=1, local_steps=1)
     rate = 5e-5
     counts = [1] * cells
     assert rate <= StepSizes(1.0, counts).binding(edge_rounds=1, local_steps=1).limit
@@ -204,12 +204,12 @@ def test_masks_that_never_change_break_the_theorem_as_stated() -> None:
 
     constants = losses.constants(x0, measured.model_norm)
     assert constants.cell_divergence == pytest.approx(16 / 15)
-    stated = total(theorem_1(constants, schedule, rate, clients_per_cell=counts))
+    stated = total(theorem_1(constants, duration, rate, clients_per_cell=counts))
     assert stated == pytest.approx(6.5, abs=0.1)
     assert measured.gradient > stated
     assert measured.gradient <= total(
-        theorem_1(constants, schedule, rate, clients_per_cell=counts, fixed_masks=True)
+        theorem_1(constants, duration, rate, clients_per_cell=counts, fixed_masks=True)
     )
 
-    redrawn = simulate(losses, Schedule(40_000, 1, 1), rate, np.ones(cells, dtype=int), 6, x0=x0, repeats=1)
+    redrawn = simulate(losses, Duration(40_000, 1, 1), rate, np.ones(cells, dtype=int), 6, x0=x0, repeats=1)
     assert redrawn.gradient < measured.gradient  # masks drawn anew do move

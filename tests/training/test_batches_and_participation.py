@@ -1,13 +1,14 @@
 import numpy as np
 import pytest
 import torch
+from batches_for_tests import client_batches
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from histfl.errors import UsageError
 from histfl.network import Network
 from histfl.seeds import Seeds
-from histfl.training import Participation, client_batches
+from histfl.training import Participation
 from histfl.training.batches import variants_of_clients
 
 

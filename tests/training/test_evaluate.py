@@ -6,7 +6,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from histfl.data import TensorData
-from histfl.training.objective import classification, evaluate
+from histfl.training.evaluation import evaluate
+from histfl.training.objectives import classification
 
 DATA = TensorData(torch.arange(10.0)[:, None], torch.arange(10) % 2, ("even", "odd"))
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from batches_for_tests import client_batches
 from torch import nn
 
 import histfl
@@ -16,7 +17,6 @@ from histfl.runs.config import Config
 from histfl.runs.execute import execute
 from histfl.seeds import Seeds
 from histfl.settings import checked
-from histfl.training import client_batches
 
 SIZES = {"local_steps": 3, "edge_rounds": 2, "batch_size": 4, "learning_rate": 0.1, "rounds": 2}
 

@@ -12,7 +12,9 @@ import torch
 from commands import SMALL, Answer
 from torch import nn
 
-from histfl.training.objective import METRICS, OBJECTIVES, Objective, check_scores
+from histfl.training.metrics import METRICS
+from histfl.training.objective import Objective, check_scores
+from histfl.training.objectives import OBJECTIVES
 
 
 @dataclass(frozen=True)

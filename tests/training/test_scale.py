@@ -21,9 +21,10 @@ from histfl.runs.config import Config
 from histfl.runs.records import round_record
 from histfl.settings import checked
 from histfl.training import hist
-from histfl.training.objective import evaluate
+from histfl.training.evaluation import evaluate
 
 SAMPLES_A_CLIENT = 2
+TRAINING = {"rounds": 3, "edge_rounds": 2, "local_steps": 2, "batch_size": 2}
 NETWORKS = [(100, 1_000), (10_000, 1_000_000), (100, 1_000_000)]  # cells, clients
 
 
@@ -43,7 +44,7 @@ def experiment(cells: int, clients: int, **sections: Any) -> Experiment:
             "dropout": 0.1,
         },
         "data": {"split": "iid"},
-        "training": {"rounds": 3, "edge_rounds": 2, "local_steps": 2, "batch_size": 2},
+        "training": TRAINING,
     } | sections
     ingredients = Ingredients(model, data, test, Network.uniform(cells, clients=clients))
     return build(checked(Config, tables, "test"), ingredients, device="cpu", engine="reference")
@@ -110,19 +111,29 @@ def peak_bytes_in(function: Callable[[], Any]) -> int:
 def work_of_a_round(run: Experiment) -> Work:
     """Of a round and its record, once what is made once is there."""
     state = {name: value.detach().clone() for name, value in run.model.named_parameters()}
-    rounds = hist(run.hist, state, run.engine, first_round=0, rounds=4)
+    rounds = hist(run.hist, state, run.engine, first_round=0, rounds=6)
 
     def one_round() -> None:
-        round_record(run, next(rounds), evaluate(run.model, run.test, run.hist.task.objective), None)
+        round_record(run.hist, next(rounds), evaluate(run.model, run.test, run.hist.task.objective), None)
 
     one_round()
-    return Work(calls_in(one_round), numbers_in(one_round), peak_bytes_in(one_round))
+    # The least of three: what other threads of the process take meanwhile adds to a peak.
+    peak = min(peak_bytes_in(one_round) for _ in range(3))
+    return Work(calls_in(one_round), numbers_in(one_round), peak)
 
 
 @pytest.mark.parametrize(
     "sections",
-    [{"uplink": {"name": "fdma"}, "method": {"sizes": "optimised"}}, {"uplink": {"name": "aircomp"}}],
-    ids=["fdma-optimised", "aircomp"],
+    [
+        {
+            "uplink": {"name": "fdma"},
+            "method": {"sizes": "optimised"},
+            "training": TRAINING | {"correction": "mtgc"},
+            "codec": {"name": "top-k"},
+        },
+        {"uplink": {"name": "aircomp"}},
+    ],
+    ids=["sized, and kept by cells and clients", "aircomp"],
 )
 def test_a_million_clients_cost_what_a_thousand_do(sections: dict[str, Any]) -> None:
     work_of_a_round(experiment(*NETWORKS[0], **sections))  # imports and caches of the process

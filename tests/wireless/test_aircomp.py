@@ -10,18 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from histfl.errors import UsageError
-from histfl.wireless import (
+from histfl.wireless import Rayleigh
+from histfl.wireless.aircomp import (
     Link,
-    Rayleigh,
     add_equivalent_noise,
-    aggregate,
     draw_noise,
     equivalent_noise_variance,
     power_factor,
     precode,
     receive,
     superpose,
-    update_rms,
 )
 
 ENTRIES = 100_000
@@ -38,6 +36,22 @@ def cell(
     channels = Rayleigh().draw(clients, antennas, generator)
     beam = Rayleigh().draw(1, antennas, generator)[0]
     return updates, channels, beam / beam.norm()
+
+
+def update_rms(updates: torch.Tensor) -> torch.Tensor:
+    """RMS over all clients and entries, [...], of updates [..., client, entry]."""
+    return updates.square().mean(dim=(-2, -1)).sqrt()
+
+
+def aggregate(
+    updates: torch.Tensor, channels: torch.Tensor, beam: torch.Tensor, link: Link, generator: torch.Generator
+) -> torch.Tensor:
+    """The mean update [..., entry] of [..., client, entry] as the edge server reads it, signal by signal."""
+    factor = power_factor(channels, beam, link)
+    signal = superpose(updates, channels, precode(channels, beam, factor))
+    noise = draw_noise(signal, link.noise_variance, generator)
+    rms = update_rms(updates.to(factor.dtype)) if link.normalise else 1.0
+    return receive(signal, noise, beam, factor, rms=rms)
 
 
 @settings(deadline=None, max_examples=40)

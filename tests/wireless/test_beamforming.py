@@ -8,18 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from histfl.errors import UsageError
-from histfl.wireless import (
-    PathLoss,
-    Rayleigh,
-    certify,
-    max_min,
-    min_gain,
-    principal_eigenvector,
-    relax,
-    sca,
-    sdr_randomised,
-    upper_bound,
-)
+from histfl.wireless import PathLoss, Rayleigh, max_min
+from histfl.wireless.beamforming_sca import min_gain, principal_eigenvector, sca
+from histfl.wireless.relaxation import certify, relax, sdr_randomised, upper_bound
 
 sizes = {"clients": st.integers(1, 12), "antennas": st.integers(1, 8), "seed": st.integers(0, 10_000)}
 

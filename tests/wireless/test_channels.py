@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from histfl.errors import UsageError
-from histfl.wireless import PathLoss, Rayleigh, Rician, channel_gains, check_channels
+from histfl.wireless import PathLoss, Rayleigh, Rician
+from histfl.wireless.channels import channel_gains, check_channels
 
 CHANNELS = [Rayleigh(), Rician(k_factor_db=3.0), PathLoss()]
 

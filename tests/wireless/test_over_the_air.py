@@ -30,7 +30,9 @@ from histfl.network import Network
 from histfl.runs.execute import execute
 from histfl.training import hist
 from histfl.training.optimisers import SGD
-from histfl.wireless import Link, PathLoss, max_min, min_gain, power_factor, precode
+from histfl.wireless import PathLoss, max_min
+from histfl.wireless.aircomp import Link, power_factor, precode
+from histfl.wireless.beamforming_sca import min_gain
 
 ENTRIES = 120_000
 SWITCHES = [

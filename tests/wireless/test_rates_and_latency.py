@@ -11,18 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from histfl.errors import UsageError
-from histfl.wireless import (
-    Rayleigh,
-    aircomp_seconds,
-    channel_gains,
-    compute_seconds,
-    energy_joules,
-    fdma_rates,
-    step_cycles,
-    tdma_rates,
-    uplink_seconds,
-)
-from histfl.wireless.rates import num_sub_channels
+from histfl.wireless import Rayleigh
+from histfl.wireless.channels import channel_gains
+from histfl.wireless.clock import compute_seconds, energy_joules, step_cycles
+from histfl.wireless.rates import aircomp_seconds, fdma_rates, num_sub_channels, tdma_rates, uplink_seconds
 
 
 def test_rates_by_hand() -> None:

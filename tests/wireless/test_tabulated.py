@@ -9,8 +9,9 @@ import pytest
 
 from histfl.arrays import Floats
 from histfl.errors import UsageError
-from histfl.sizing import CutLayers, SizingProblem, TabulatedCost, mean_cost, optimal_sizes, size
-from histfl.wireless.costs import MAX_SIZE, TOLERANCE, tabulated
+from histfl.sizing import CutLayers, SizingProblem, size
+from histfl.sizing.solve import optimal_sizes
+from histfl.wireless.costs import MAX_SIZE, TOLERANCE, TabulatedCost, mean_cost, tabulated
 
 
 def random_table(generator: np.random.Generator, cells: int) -> TabulatedCost:

@@ -22,7 +22,7 @@ from torch.autograd.function import once_differentiable
 
 from histfl.arrays import Ints
 from histfl.engines.kernels.compiled import compiled
-from histfl.training.optimisers import InPlaceSGD
+from histfl.engines.kernels.linear import TensorStep
 
 TAPS = 5  # that a pass over a run takes at once; their number must be a multiple
 FEW_CHANNELS = 16  # from as many input channels on, torch's own convolutions are faster
@@ -127,11 +127,11 @@ class StackedConv2d:
         )
         return products[:, :, : self.filters.shape[2:].numel()].reshape(self.weight.shape)
 
-    def step(self, inputs: torch.Tensor, gradient: torch.Tensor, sgd: InPlaceSGD) -> None:
-        """One SGD step from the gradient of the outputs, which came of `inputs`."""
+    def step(self, inputs: torch.Tensor, gradient: torch.Tensor, rule: TensorStep) -> None:
+        """One step from the gradient of the outputs, which came of `inputs`."""
         for tensor, wanted in ((self.weight, self.trains_weight), (self.bias, self.trains_bias)):
             if tensor is not None and wanted:
-                sgd.step(tensor, self.for_weight(gradient) if tensor is self.weight else _for_bias(gradient))
+                rule.step(tensor, self.for_weight(gradient) if tensor is self.weight else _for_bias(gradient))
 
 
 def _for_bias(gradient: torch.Tensor) -> torch.Tensor:

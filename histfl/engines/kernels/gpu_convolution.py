@@ -102,10 +102,8 @@ class _StackedConvolution(torch.autograd.Function):
         dtype = half or images.dtype
         inner_images, inner_kernels = innermost(images.to(dtype)), innermost(kernels.to(dtype))
         ctx.save_for_backward(inner_images, inner_kernels)
-        ctx.geometry, ctx.kinds = (
-            geometry,
-            (images.dtype, kernels.dtype, None if bias is None else bias.dtype),
-        )
+        ctx.geometry = geometry
+        ctx.kinds = images.dtype, kernels.dtype, None if bias is None else bias.dtype
         outputs, found = _outputs(inner_images, inner_kernels, bias, geometry, moments)
         return outermost(outputs), found
 

@@ -130,6 +130,12 @@ class StepsItself(Protocol):
         ...
 
 
+class TensorStep(Protocol):
+    """A step of one tensor at a time: that of plain SGD, or any other that needs no gradient but the tensor's own."""
+
+    def step(self, tensor: torch.Tensor, gradient: torch.Tensor) -> None: ...
+
+
 class StackedLinear:
     """The linear layers of many clients: weight [client, out, in] and bias [client, out], of which a step
     changes those that require a gradient. Autograd sees both as constants."""
@@ -149,14 +155,18 @@ class StackedLinear:
         """The gradient of the inputs from that of the outputs."""
         return _like(self.products.for_inputs(_flat(gradient), self.weight), gradient)
 
-    def step(self, inputs: torch.Tensor, gradient: torch.Tensor, sgd: InPlaceSGD) -> None:
-        """One SGD step from inputs and the gradient of the outputs. The product of the two, which would be
+    def step(self, inputs: torch.Tensor, gradient: torch.Tensor, rule: TensorStep) -> None:
+        """One step from inputs and the gradient of the outputs. For plain SGD the product of the two, which would be
         the weights' gradient, is added to the weights while they are in cache, and never stored."""
         inputs, gradient = _flat(inputs), _flat(gradient)
         if self.trains_bias and self.bias is not None:
-            sgd.step(self.bias, gradient.sum(dim=1))
-        if self.trains_weight:
-            self.products.add(self.weight, gradient, inputs, keep=sgd.keep, scale=-sgd.learning_rate)
+            rule.step(self.bias, gradient.sum(dim=1))
+        if self.trains_weight and isinstance(rule, InPlaceSGD):
+            self.products.add(self.weight, gradient, inputs, keep=rule.keep, scale=-rule.learning_rate)
+        elif self.trains_weight:
+            for_weight = torch.empty_like(self.weight)
+            self.products.add(for_weight, gradient, inputs, keep=0.0, scale=1.0)
+            rule.step(self.weight, for_weight)
 
 
 @dataclass(frozen=True)

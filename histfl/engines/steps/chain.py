@@ -1,4 +1,4 @@
-"""Chains of layers and functions: SGD steps of many clients without autograd.
+"""Chains of layers and functions: steps of many clients without autograd.
 
 The gradient goes back link by link, and every trained layer is stepped as it passes. What autograd does
 beside the products is a tenth of a small model's step.
@@ -18,11 +18,13 @@ from torch import fx, nn
 from histfl.engines.kernels.cpu_convolution import Geometry, StackedConv2d, stacked_conv2d
 from histfl.engines.kernels.cpu_pooling import Pool, StackedMaxPool2d, stacked_max_pool2d
 from histfl.engines.kernels.layout import Axes, with_padding
-from histfl.engines.kernels.linear import StackedLinear, StepsItself, stacked_linear
+from histfl.engines.kernels.linear import StackedLinear, TensorStep, stacked_linear
 from histfl.engines.kernels.losses import StackedLoss
 from histfl.engines.steps.graph import is_relu
+from histfl.training import LocalTraining
 from histfl.training.dropout import dropout_scales, keyed_dropout
-from histfl.training.optimisers import InPlaceSGD
+from histfl.training.optimisers import Slots, Tensors
+from histfl.training.scaling import scaled
 
 
 class Link(Protocol):
@@ -37,8 +39,12 @@ class Link(Protocol):
         ...
 
 
-class TrainedLink(Link, StepsItself, Protocol):
+class TrainedLink(Link, Protocol):
     """One that steps itself from its last inputs."""
+
+    def step(self, inputs: torch.Tensor, gradient: torch.Tensor, rule: TensorStep) -> None:
+        """One step from inputs and the gradient of their outputs."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -82,6 +88,8 @@ def chain_of(module: fx.GraphModule) -> Chain | None:
             pass
         elif node.target is keyed_dropout:
             plans.append(LinkPlan(partial(_Dropout, node.args[2:]), (_name(node.args[1]),)))
+        elif node.target is scaled:
+            plans.append(LinkPlan(_Scaled, (_name(node.args[1]),)))
         elif node.all_input_nodes == [value]:
             plans.append(LinkPlan(_link(module, node, value)))
         else:  # a function of tensors too
@@ -141,6 +149,21 @@ class _Dropout:
         return gradient * self.scales
 
 
+class _Scaled:
+    """In a chain all inputs of a layer are of one group of units, so that a client has one number, scale [client, 1]."""
+
+    trained = False
+
+    def __init__(self, scale: torch.Tensor) -> None:
+        self.scale = scale
+
+    def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs * self.scale.view(-1, *[1] * (inputs.dim() - 1))
+
+    def for_inputs(self, gradient: torch.Tensor) -> torch.Tensor:
+        return self(gradient)
+
+
 class _Other:
     """Any function without parameters; autograd follows it alone."""
 
@@ -179,7 +202,7 @@ def _link(module: fx.GraphModule, node: fx.Node, value: fx.Node) -> Callable[...
 def paddings(chain: Chain, trained: Set[str]) -> dict[str, Axes]:
     """The axes of tensors [client, out, in] that may be padded with zeros, by the tensors' names.
 
-    Where two trained linear layers have at most ReLUs between them, the first may give a few more outputs,
+    Where two trained linear layers have at most ReLUs and a scale between them, the first may give a few more outputs,
     which are zero, to the second: ReLU keeps them so, they add nothing, and their weights stay zero.
     """
     axes: dict[str, Axes] = {}
@@ -192,13 +215,25 @@ def paddings(chain: Chain, trained: Set[str]) -> dict[str, Axes]:
                 for name in names:
                     axes[name] = (*axes.get(name, ()), 2 if name == weight else 1)
             before = plan
-        elif plan.make is not _Relu:
+        elif plan.make not in (_Relu, _Scaled):
             before = None
     return axes
 
 
+class OneAtATime:
+    """The step of `local` for each of the stacked `tensors` alone, which has its own of the `slots`."""
+
+    def __init__(self, local: LocalTraining, tensors: Tensors, slots: Slots) -> None:
+        self.local = local
+        # A layer's tensor is a view of the one that is given, at the same place.
+        self.slots = {x.data_ptr(): tuple([slot[i]] for slot in slots) for i, x in enumerate(tensors)}
+
+    def step(self, tensor: torch.Tensor, gradient: torch.Tensor) -> None:
+        self.local.step([tensor], [gradient], self.slots[tensor.data_ptr()], stacked=True)
+
+
 class ChainSteps:
-    """SGD steps of a chain on the clients' `tensors` [client, ...], of which it changes those that require
+    """Steps of a chain, by a `rule`, on the clients' `tensors` [client, ...], of which it changes those that require
     a gradient; those named in `paddings` are `padded`."""
 
     def __init__(
@@ -206,10 +241,10 @@ class ChainSteps:
         chain: Chain,
         tensors: Mapping[str, torch.Tensor],
         losses: StackedLoss,
-        sgd: InPlaceSGD,
+        rule: TensorStep,
         paddings: Mapping[str, Axes],
     ) -> None:
-        self.losses, self.sgd = losses, sgd
+        self.losses, self.rule = losses, rule
         given = {name: with_padding(tensor, paddings.get(name, ())) for name, tensor in tensors.items()}
         self.links = [plan.link(given) for plan in chain]
         self.first = [link.trained for link in self.links].index(True)
@@ -226,6 +261,6 @@ class ChainSteps:
             # Before the step, which changes the weights that the gradient goes back through.
             beyond = link.for_inputs(gradient) if place > self.first else gradient
             if link.trained:
-                cast(TrainedLink, link).step(values[place], gradient, self.sgd)
+                cast(TrainedLink, link).step(values[place], gradient, self.rule)
             gradient = beyond
         return found

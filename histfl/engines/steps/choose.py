@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from torch.func import functional_call
 
-from histfl.data import TensorData
+from histfl.data.inputs import Inputs, arguments, chosen, in_batches, mapped
 from histfl.devices import products
 from histfl.engines.blocks import Stepper, Trainer
 from histfl.engines.steps.drivers import DirectTrainer, RecordedTrainer, record
@@ -21,13 +21,14 @@ from histfl.partition import State, copy_of
 from histfl.training import Task, client_steps
 from histfl.training.dropout import key_names
 from histfl.training.optimisers import SGD, Optimiser
+from histfl.training.scaling import scale_ones
 
 TRIED_SAMPLES, TRIES = 8, 3
 _log = logging.getLogger(__name__)
 # Of a tensor's move. Rounding alone is a millionth, but where it turns a ReLU on or off it is up to a hundredth,
 # and more on a GPU, where the order of sums depends on the layout.
 ROUNDING = {"cpu": 0.005, "cuda": 0.02}
-_Batch = tuple[torch.Tensor, torch.Tensor]
+_Batch = tuple[Inputs, torch.Tensor]
 _HALF = (torch.float16, torch.bfloat16)
 
 
@@ -37,7 +38,7 @@ def choose_trainer(task: Task) -> Trainer | None:
         if not _repeatable(task) or not _works(partial(_elementwise, task.local.optimiser, task)):
             return None
         stacked = StackedSteps(task) if _works(partial(_agrees, StackedSteps, task)) else None
-        if task.data.inputs.device.type == "cpu":
+        if task.data.device.type == "cpu":
             return DirectTrainer(task, stacked or OneByOneSteps(task))
         fitting: list[Stepper] = [stacked] if stacked else []
         if stacked is None or stacked.graph.of_images:  # the first block shows which is the fastest
@@ -49,9 +50,7 @@ def choose_trainer(task: Task) -> Trainer | None:
 def _works(attempt: Callable[[], bool]) -> bool:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # a warning that is given once would strike the first stepper alone
+            warnings.simplefilter("ignore")  # one that is given once would strike the first stepper alone
             warnings.filterwarnings("error", message="There is a performance drop")  # vmap would loop
             return attempt()
     except Exception:  # a user's module, loss or optimiser may fail in any way
@@ -62,11 +61,8 @@ def _works(attempt: Callable[[], bool]) -> bool:
 def _tried(task: Task) -> list[_Batch]:
     """A few batches of the task's samples."""
     few = TRIES * TRIED_SAMPLES
-    inputs, targets = (
-        task.data.inputs[:few].split(TRIED_SAMPLES),
-        task.data.targets[:few].split(TRIED_SAMPLES),
-    )
-    return list(zip(inputs, targets, strict=True))
+    inputs, targets = chosen(task.data.inputs, slice(few)), task.data.targets[:few]
+    return list(zip(in_batches(inputs, TRIED_SAMPLES), targets.split(TRIED_SAMPLES), strict=True))
 
 
 def _parameters(task: Task) -> State:
@@ -79,13 +75,13 @@ def _repeatable(task: Task) -> bool:
     Random layers draw from one generator, and buffers live in one module, so that neither could be told
     apart between clients that train side by side.
     """
-    device = task.data.inputs.device
+    device = task.data.device
     before = {name: buffer.clone() for name, buffer in task.model.named_buffers()}
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         generator = _generator_state(device)
         try:
             with torch.no_grad():
-                functional_call(task.model, _parameters(task), (_tried(task)[0][0],))
+                functional_call(task.model, _parameters(task), *arguments(_tried(task)[0][0]))
         except Exception:  # the reference engine says what is wrong with it
             return False
         drawn = not torch.equal(generator, _generator_state(device))
@@ -113,15 +109,16 @@ def _two_clients(task: Task) -> State:
     }
 
 
-def _two_keys(task: Task) -> State:
-    """The keys of random layers for two clients that differ."""
-    keys = torch.arange(2, device=task.data.inputs.device)
-    return dict.fromkeys(key_names(task.model), keys)
+def _two_constants(task: Task) -> State:
+    """The keys of random layers, and the scales of cut inputs, for two clients that differ."""
+    keys = torch.arange(2, device=task.data.device)
+    scales = {name: torch.stack([ones, 1.5 * ones]) for name, ones in scale_ones(task.model).items()}
+    return dict.fromkeys(key_names(task.model), keys) | scales
 
 
 def _one_step(task: Task, batch: _Batch) -> tuple[State, torch.Tensor]:
     """What the reference path makes of one step of the two clients: models [client, ...], losses [client]."""
-    stacked, constants = _two_clients(task), _two_keys(task)
+    stacked, constants = _two_clients(task), _two_constants(task)
     ends = [
         client_steps(
             task.model,
@@ -139,7 +136,7 @@ def _one_step(task: Task, batch: _Batch) -> tuple[State, torch.Tensor]:
 
 def _elementwise(optimiser: Optimiser, task: Task) -> bool:
     """Whether two clients' tensors are stepped together as each alone, twice; only then may they be stacked."""
-    ramp = torch.linspace(-1.0, 1.0, 24, device=task.data.inputs.device).view(2, 3, 4)
+    ramp = torch.linspace(-1.0, 1.0, 24, device=task.data.device).view(2, 3, 4)
 
     def stepped(tensor: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
         tensors = [tensor.clone()]
@@ -168,9 +165,13 @@ def _trial(task: Task) -> Task:
     if not any(parameter.dtype in _HALF for parameter in task.model.parameters()):
         return task
     # A right stepper and the reference differ by the rounding of half precision, as a wrong one might.
-    inputs, targets = map(torch.cat, zip(*_tried(task), strict=True))
-    few = TensorData(inputs, targets, task.data.class_names).to(inputs.device, torch.float32)
-    return dataclasses.replace(task, model=copy_of(task.model).float(), data=few)
+    tried = slice(TRIES * TRIED_SAMPLES)
+    few = dataclasses.replace(
+        task.data, inputs=chosen(task.data.inputs, tried), targets=task.data.targets[tried]
+    )
+    return dataclasses.replace(
+        task, model=copy_of(task.model).float(), data=few.to(few.device, torch.float32)
+    )
 
 
 def _agrees(make: Callable[[Task], Stepper], task: Task) -> bool:
@@ -191,19 +192,23 @@ def _step(stepper: Stepper, task: Task, batch: _Batch) -> tuple[State, torch.Ten
     """One step of the two clients, from a recording where there is a GPU: models [client, ...] and losses [client]."""
     start = _two_clients(task)
     state = {name: stepper.laid_out(name, tensor.clone()) for name, tensor in start.items()}
-    inputs, targets = (half.expand(2, *half.shape).contiguous() for half in batch)
-    losses = torch.zeros(2, device=inputs.device)
+    inputs, targets = mapped(_twice, batch[0]), _twice(batch[1])
+    losses = torch.zeros(2, device=targets.device)
 
     def step() -> None:
-        slots = task.local.optimiser.slots(list(state.values()))
+        slots = task.local.slots(list(state.values()))
         leaves = {name: tensor.detach().requires_grad_() for name, tensor in state.items()}
-        losses.copy_(stepper.steps(leaves, _two_keys(task), [(inputs, targets)], slots))
+        losses.copy_(stepper.steps(leaves, _two_constants(task), [(inputs, targets)], slots, task.local))
 
     replay = record(step, losses.device)
     for name, tensor in start.items():
         state[name].copy_(tensor)
     replay()
     return state, losses
+
+
+def _twice(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.expand(2, *tensor.shape).contiguous()
 
 
 def _same(start: State, found: tuple[State, torch.Tensor], expected: tuple[State, torch.Tensor]) -> bool:

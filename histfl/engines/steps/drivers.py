@@ -19,7 +19,14 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from histfl.engines.blocks import Block, Stepper, num_clients, stacked_constants, stacked_start
+from histfl.engines.blocks import (
+    Block,
+    Stepper,
+    num_clients,
+    stacked_constants,
+    stacked_corrections,
+    stacked_start,
+)
 from histfl.engines.samples import Drawn, Samples
 from histfl.partition import State
 from histfl.training import Task
@@ -36,12 +43,13 @@ class DirectTrainer:
         return self.stepper.clients_at_once(start)
 
     def train(self, block: Block) -> tuple[State, torch.Tensor]:
+        local = self.task.local.at(block[0].job.round)
         laid_out = {name: self.stepper.laid_out(name, x) for name, x in stacked_start(block).items()}
-        slots = self.task.local.optimiser.slots(list(laid_out.values()))
+        slots = local.slots(list(laid_out.values()), in_order(stacked_corrections(block), laid_out))
         state = {name: tensor.requires_grad_() for name, tensor in laid_out.items()}
         key, keyed = self.samples.empty_keys(num_clients(block))
         batches = self.samples.batches(self.samples.draw(block), key)
-        losses = self.stepper.steps(state, stacked_constants(block) | keyed, batches, slots)
+        losses = self.stepper.steps(state, stacked_constants(block) | keyed, batches, slots, local)
         return {name: tensor.detach() for name, tensor in state.items()}, losses
 
 
@@ -94,6 +102,7 @@ class RecordedTrainer:
         self.samples = Samples(task)
         self._steppers = tuple(steppers)
         self._recordings: OrderedDict[object, _Recording] = OrderedDict()
+        self._rate: float | None = None  # that is in all recordings
         self._most: int | None = None
         self._drawn: tuple[int, dict[object, Drawn]] = -1, {}  # of a global round, by its length and clients
 
@@ -130,7 +139,10 @@ class RecordedTrainer:
         return drawn[key].at(slice(part.edge_round * steps, (part.edge_round + 1) * steps))
 
     def _recording(self, block: Block) -> _Recording:
-        size = rounded_up(num_clients(block))
+        size, rate = rounded_up(num_clients(block)), self.task.local.at(block[0].job.round).learning_rate
+        if rate != self._rate:  # a number of the kernels' calls: they are recorded anew
+            self._recordings.clear()
+            self._rate = rate
         shapes = tuple((name, tensor.shape) for name, tensor in block[0].state.items())
         key = (size, shapes)
         if key not in self._recordings:
@@ -174,13 +186,12 @@ class _Recording:
     """A few steps of `size` clients with the block's shapes."""
 
     def __init__(self, stepper: Stepper, samples: Samples, block: Block, size: int) -> None:
-        local, device = samples.task.local, samples.task.data.inputs.device
-        part = block[0]
+        part, device = block[0], samples.task.data.device
+        self.local = local = samples.task.local.at(part.job.round)
         self.state = {name: stepper.laid_out(name, _repeated(x, size)) for name, x in part.state.items()}
         self.key, keyed = samples.empty_keys(size)
         self.constants = {name: _repeated(x, size) for name, x in part.job.constants.items()} | keyed
-        self.optimiser = local.optimiser
-        self.slots = local.optimiser.slots(list(self.state.values()))
+        self.slots = local.slots(list(self.state.values()))
         self.losses = torch.zeros(size, device=device)
         self.step = torch.zeros(1, dtype=torch.int64, device=device)
         shape = local.local_steps, size
@@ -196,7 +207,7 @@ class _Recording:
 
     def _steps(self, stepper: Stepper, samples: Samples) -> Callable[[], None]:
         """What is recorded. It holds the tensors and not the recording, which is then freed when dropped."""
-        state, constants, slots = self.state, self.constants, self.slots
+        state, constants, slots, local = self.state, self.constants, self.slots, self.local
         step, drawn, key = self.step, self.drawn, self.key
         total, each = self.losses, self.steps_each
         following = torch.arange(each, device=step.device)
@@ -205,7 +216,7 @@ class _Recording:
             chosen = drawn.at(step + following)
             # New leaves: autograd waits for the stream on which a leaf was first used.
             leaves = {name: tensor.detach().requires_grad_() for name, tensor in state.items()}
-            total.add_(stepper.steps(leaves, constants, samples.batches(chosen, key), slots))
+            total.add_(stepper.steps(leaves, constants, samples.batches(chosen, key), slots, local))
             step.add_(each)
 
         return steps
@@ -224,7 +235,7 @@ class _Recording:
         self.drawn.numbers[:, :first].copy_(drawn.numbers)
         if self.drawn.keys is not None and drawn.keys is not None:
             self.drawn.keys[:, :first].copy_(drawn.keys)
-        self._restart()
+        self._restart(stacked_corrections(block))
         for _ in range(len(drawn.numbers) // self.steps_each):
             self.replay_steps()
         models = {name: tensor[:first].clone() for name, tensor in self.state.items()}
@@ -241,11 +252,24 @@ class _Recording:
         milliseconds: list[float] = [before.elapsed_time(after) for before, after in pairwise(events)]
         return min(milliseconds) / 1e3 / self.steps_each
 
-    def _restart(self) -> None:
+    def _restart(self, corrections: State | None = None) -> None:
         self.losses.zero_()
         self.step.zero_()
-        for kept, first in zip(self.slots, self.optimiser.slots(list(self.state.values())), strict=True):
+        if corrections is not None:
+            corrections = {name: _lengthened(x, len(self.losses)) for name, x in corrections.items()}
+        slots = self.local.slots(list(self.state.values()), in_order(corrections, self.state))
+        for kept, first in zip(self.slots, slots, strict=True):
             torch._foreach_copy_(kept, first)
+
+
+def in_order(given: State | None, state: State) -> list[torch.Tensor] | None:
+    """The tensors `given`, in the order of those of `state`."""
+    return None if given is None else [given[name] for name in state]
+
+
+def _lengthened(tensor: torch.Tensor, size: int) -> torch.Tensor:
+    """[client, ...] with zeros for clients beyond, `size` in all."""
+    return torch.cat([tensor, tensor.new_zeros(size - len(tensor), *tensor.shape[1:])])
 
 
 def _repeated(tensor: torch.Tensor, size: int) -> torch.Tensor:

@@ -20,6 +20,7 @@ from histfl.engines.kernels.cpu_pooling import pool_of, stacked_max_pool2d
 from histfl.engines.kernels.linear import LayerCall, stacked_linear
 from histfl.partition import State, copy_of, is_group_norm
 from histfl.training.dropout import KeyedDropout, keyed_dropout
+from histfl.training.scaling import BUFFER, further_axes, is_scaled, scaled
 
 Rewritten = tuple[Callable[..., Any], tuple[Any, ...]]  # a stacked layer, and what it takes last
 
@@ -164,6 +165,9 @@ class _Rewriter:
         if len(node.args) != 1 or node.kwargs:
             raise Unstackable(f"{node.target} is called with more than one input")
         inputs = self.values[node.args[0]]  # type: ignore[index]
+        if is_scaled(module):
+            scale = self.graph.call_function(operator.getitem, (self.tensors, f"{node.target}.{BUFFER}"))
+            inputs = self.graph.call_function(scaled, (inputs, scale, further_axes(module)))
         if type(module) in _ELEMENTWISE_MODULES:
             return self.graph.call_module(str(node.target), (inputs,))
         if type(module) is nn.Flatten and (module.start_dim, module.end_dim) == (1, -1):

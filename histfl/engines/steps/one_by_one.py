@@ -7,18 +7,20 @@ A large convolution fills the GPU by itself; streams fill the gaps that its smal
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from queue import Empty, SimpleQueue
 
 import torch
 from torch import nn
 from torch.func import functional_call
 
+from histfl.data.inputs import Inputs, arguments, called, mapped
 from histfl.devices import layers
 from histfl.engines.blocks import Batches
 from histfl.engines.kernels.cpu_pooling import pool_across_images
 from histfl.engines.kernels.layout import kernels_innermost
 from histfl.partition import State, copy_of, with_tensors
-from histfl.training import Task
+from histfl.training import LocalTraining, Task
 from histfl.training.optimisers import Slots
 
 
@@ -37,7 +39,9 @@ class OneByOneSteps:
     def laid_out(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         return tensor
 
-    def steps(self, state: State, constants: State, batches: Batches, slots: Slots) -> torch.Tensor:
+    def steps(
+        self, state: State, constants: State, batches: Batches, slots: Slots, local: LocalTraining
+    ) -> torch.Tensor:
         """The steps of the one client there is."""
         own = {name: tensor[0].detach().requires_grad_() for name, tensor in state.items()}
         own_slots = tuple([tensor[0] for tensor in slot] for slot in slots)
@@ -50,9 +54,9 @@ class OneByOneSteps:
         def steps(model: nn.Module) -> torch.Tensor:
             tensors, total = tuple(own.values()), torch.zeros((), device=next(iter(own.values())).device)
             for inputs, targets in batches:
-                value = self.task.loss(model(inputs[0]), targets[0])
+                value = self.task.loss(called(model, mapped(partial(_nth, 0), inputs)), targets[0])
                 gradients = torch.autograd.grad(value, tensors, materialize_grads=True)
-                self.task.local.step(tensors, gradients, own_slots)
+                local.step(tensors, gradients, own_slots)
                 total = total + value.detach()
             return total
 
@@ -60,6 +64,19 @@ class OneByOneSteps:
         total = with_tensors(copy, own | {name: x[0] for name, x in constants.items()}, steps)
         self._copies.put(copy)
         return total.view(1)
+
+
+def _nth(client: int, tensor: torch.Tensor) -> torch.Tensor:
+    return tensor[client]
+
+
+def _channels_last(tensor: torch.Tensor) -> torch.Tensor:
+    """Images [client, batch, channel, height, width] as convolutions take them fastest; others as they are."""
+    if tensor.dim() != 5:
+        return tensor
+    images = tensor.flatten(0, 1).to(memory_format=torch.channels_last)
+    laid_out: torch.Tensor = images.unflatten(0, tensor.shape[:2])
+    return laid_out
 
 
 STREAMS = 6
@@ -72,7 +89,7 @@ class StreamedSteps:
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        device = task.data.inputs.device
+        device = task.data.device
         self._streams = [torch.cuda.Stream(device) for _ in range(STREAMS)] if device.type == "cuda" else []
 
     def clients_at_once(self, start: State) -> int | None:
@@ -81,13 +98,12 @@ class StreamedSteps:
     def laid_out(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         return kernels_innermost(tensor)
 
-    def steps(self, state: State, constants: State, batches: Batches, slots: Slots) -> torch.Tensor:
-        total = torch.zeros(len(next(iter(state.values()))), device=self.task.data.inputs.device)
+    def steps(
+        self, state: State, constants: State, batches: Batches, slots: Slots, local: LocalTraining
+    ) -> torch.Tensor:
+        total = torch.zeros(len(next(iter(state.values()))), device=self.task.data.device)
         for inputs, targets in batches:
-            if inputs.dim() == 5:
-                inputs = (
-                    inputs.flatten(0, 1).to(memory_format=torch.channels_last).unflatten(0, inputs.shape[:2])
-                )
+            inputs = mapped(_channels_last, inputs)
             values = []
             for stream in self._streams:
                 stream.wait_stream(torch.cuda.current_stream())
@@ -95,7 +111,8 @@ class StreamedSteps:
                 with self._aside(client):
                     own, fixed = _of_client(state, client), _of_client(constants, client)
                     own_slots = tuple([tensor[client] for tensor in slot] for slot in slots)
-                    values.append(self._step(own, fixed, inputs[client], targets[client], own_slots))
+                    given = mapped(partial(_nth, client), inputs)
+                    values.append(self._step(own, fixed, given, targets[client], own_slots, local))
             for stream in self._streams:
                 torch.cuda.current_stream().wait_stream(stream)
             total = total + torch.stack(values)
@@ -105,16 +122,22 @@ class StreamedSteps:
         return torch.cuda.stream(self._streams[client % STREAMS]) if self._streams else nullcontext()
 
     def _step(
-        self, state: State, constants: State, inputs: torch.Tensor, targets: torch.Tensor, slots: Slots
+        self,
+        state: State,
+        constants: State,
+        inputs: Inputs,
+        targets: torch.Tensor,
+        slots: Slots,
+        local: LocalTraining,
     ) -> torch.Tensor:
         leaves = {name: tensor.requires_grad_() for name, tensor in state.items()}
-        with layers(self.task.local.precision, inputs.device):
+        with layers(local.precision, targets.device):
             value = self.task.loss(
-                functional_call(self.task.model, {**leaves, **constants}, (inputs,)), targets
+                functional_call(self.task.model, {**leaves, **constants}, *arguments(inputs)), targets
             )
         tensors = tuple(leaves.values())
         gradients = torch.autograd.grad(value, tensors, materialize_grads=True)
-        self.task.local.step(tensors, gradients, slots)
+        local.step(tensors, gradients, slots)
         return value.detach()
 
 

@@ -1,0 +1,47 @@
+"""What objects of a user's own answer, such as a codec or a cloud step, checked where it comes in: shapes and types, no
+number of it, so that nothing waits for a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from histfl.errors import UsageError, shown
+from histfl.partition import State
+
+
+def pair(found: Any, whose: str) -> tuple[Any, Any]:
+    """Two things, or a UsageError."""
+    if not isinstance(found, tuple) or len(found) != 2:
+        raise UsageError(f"{whose} returns {shown(found)}; it must return two tables of tensors")
+    return found
+
+
+def tensors(found: Any, whose: str) -> State:
+    """Tensors by name, or a UsageError."""
+    if not isinstance(found, Mapping):
+        raise UsageError(f"{whose} returns {shown(found)}; it must return tensors by name")
+    for name, tensor in found.items():
+        if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
+            raise UsageError(
+                f"{whose} returns {shown(tensor)} as {shown(name)}; it must return tensors by name"
+            )
+    return dict(found)
+
+
+def alike(found: Any, like: State, whose: str, *, clients: int | None = None) -> State:
+    """Tensors like those of `like` by name, type and shape, [client, ...] of so many `clients`, or a UsageError."""
+    own = tensors(found, whose)
+    if odd := sorted(own.keys() ^ like.keys()):
+        what = "returns one more tensor" if odd[0] in own else "leaves out a tensor"
+        raise UsageError(f"{whose} {what}, {odd[0]!r}; it must return all that it is given and no other")
+    for name, tensor in like.items():
+        shape = (*(() if clients is None else (clients,)), *tensor.shape)
+        if own[name].shape != shape or own[name].dtype != tensor.dtype:
+            raise UsageError(
+                f"{whose} returns {own[name].dtype} of shape {tuple(own[name].shape)} as {name!r}; it must be "
+                f"{tensor.dtype} of shape {shape}"
+            )
+    return own
