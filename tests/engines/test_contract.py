@@ -12,6 +12,10 @@ from histfl.engines import ENGINES, ReferenceEngine
 from histfl.network import Network
 from histfl.runs.build import Experiment
 from histfl.training import Engine, RoundOutcome, hist
+from histfl.training.cloud import CLOUD_STEPS
+from histfl.training.codecs import CODECS
+from histfl.training.methods import METHODS
+from histfl.training.optimisers import OPTIMISERS
 
 ROUNDS = 2
 # float32: both orders of summation are right, and 12 client steps carry their rounding along.
@@ -27,8 +31,16 @@ def _three_threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.fixture(params=[name for name in ENGINES if name != "reference"])
+# One cluster for all of them; a worker's bits are those of the vectorised engine, which test_ray.py has in every run.
+ON_RAY = pytest.param("ray", marks=[pytest.mark.xdist_group("ray"), pytest.mark.exhaustive])
+
+
+@pytest.fixture(
+    params=[ON_RAY if name == "ray" else name for name in ENGINES if name != "reference"],
+)
 def engine(request: pytest.FixtureRequest) -> Engine:
+    if request.param == "ray":
+        return request.getfixturevalue("ray_engine")
     return ENGINES[request.param](None)
 
 
@@ -71,6 +83,8 @@ def test_models(model: str, dtype: torch.dtype, engine: Engine) -> None:
         {"weight_decay": 0.3},
         {"clip_norm": 0.05},
         {"momentum": 0.5, "weight_decay": 0.1, "clip_norm": 0.2},
+        {"proximal": 0.3, "schedule": "cosine"},
+        {"correction": "mtgc", "weights": "samples"},
     ],
     ids=lambda settings: " ".join(settings),
 )
@@ -78,9 +92,30 @@ def test_local_training(model: str, training: dict[str, Any], engine: Engine) ->
     assert_agree(make_experiment(model, training=training), engine)
 
 
-@pytest.mark.parametrize("method", ["hist", "hfedavg", "ist", "overlap"])
+@pytest.mark.parametrize("model", ["mlp", "lenet5"])
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_optimisers(model: str, name: str, engine: Engine) -> None:
+    """Adam far from where its step is the sign of a gradient, which near zero is the sign of its rounding."""
+    options = {} if name == "sgd" else {"eps": 0.1}
+    training = {"optimiser": name, "weight_decay": 0.1, "proximal": 0.3, "warmup_rounds": 1}
+    assert_agree(make_experiment(model, training=training, optimiser=options), engine)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("cloud", CLOUD_STEPS)
+def test_between_clients_and_cloud(codec: str, cloud: str, engine: Engine) -> None:
+    assert_agree(make_experiment("lenet5", codec={"name": codec}, cloud={"name": cloud}), engine)
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_methods(method: str, engine: Engine) -> None:
     assert_agree(make_experiment("mlp", method={"name": method}), engine)
+
+
+@pytest.mark.parametrize("model", ["mlp", "lenet5", "dense residual", "convolutional residual", "dropout"])
+def test_scaled_submodels(model: str, engine: Engine) -> None:
+    method = {"name": "overlap", "sizes": [0.5, 0.25, 0.25], "scale": 0.7}
+    assert_agree(make_experiment(model, method=method), engine)
 
 
 @pytest.mark.parametrize("model", ["mlp", "convolutional residual"])

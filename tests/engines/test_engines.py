@@ -63,7 +63,7 @@ def test_it_is_closed_where_a_run_breaks_off() -> None:
 def test_a_wrong_name_is_answered_with_all(histfl_command: Callable[..., Answer]) -> None:
     answer = histfl_command("run", *SMALL, "--engine", "warp", "--out", "never")
     assert answer.code == 2
-    assert "use auto, reference, vectorised or counting" in answer.err
+    assert "use auto, reference, vectorised, ray or counting" in answer.err
     with pytest.raises(UsageError, match="did you mean 'counting'"):
         train(engine="counting2")
 
@@ -84,7 +84,7 @@ def test_a_closed_engine_may_run_again() -> None:
 def test_jobs_that_are_shared_out_give_the_same_bits_with_the_blocks_of_all() -> None:
     people = Network.uniform(cells=3, clients=40)
     jobs = jobs_of(make_experiment("mlp", dtype=torch.float32, people=people))
-    most = clients_per_block(jobs, cores=2)
+    most = clients_per_block([job.schedule for job in jobs], cores=2)
     assert most == 10
     together = VectorisedEngine(cores=2).run(jobs)
     for job, right in zip(jobs, together, strict=True):
@@ -94,4 +94,5 @@ def test_jobs_that_are_shared_out_give_the_same_bits_with_the_blocks_of_all() ->
 
 def test_blocks_are_two_a_core_and_not_too_small() -> None:
     jobs = jobs_of(make_experiment("mlp", people=Network.uniform(cells=2, clients=90)))
-    assert [clients_per_block(jobs, cores) for cores in (1, 2, 4, 100)] == [45, 23, 12, 4]
+    schedules = [job.schedule for job in jobs]
+    assert [clients_per_block(schedules, cores) for cores in (1, 2, 4, 100)] == [45, 23, 12, 4]

@@ -17,16 +17,17 @@ from engine_cases import jobs_of, make_experiment, recorded
 from small_training import train
 
 from histfl.engines import ReferenceEngine, VectorisedEngine
-from histfl.engines.blocks import Stepper
+from histfl.engines.blocks import Stepper, bundled
 from histfl.engines.steps.one_by_one import StreamedSteps
 from histfl.engines.steps.stacked import StackedSteps, VmappedSteps
-from histfl.engines.vectorised import _bundles, _results, _run_in_turn
+from histfl.engines.vectorised import _results, _run_in_turn
 from histfl.errors import UsageError
 from histfl.runs.config import Config, NetworkSettings
 from histfl.runs.loading import load_config
 from histfl.runs.unread import unread
 from histfl.training import CellResult, Task, hist
 from histfl.training.optimisers import OPTIMISERS, SGD, InPlaceSGD, Slots, Tensors
+from histfl.training.schedules import Step
 from histfl.wireless.clock import CYCLES_PER_STEP
 
 
@@ -78,6 +79,19 @@ class Normalised(Signs):
             tensor.sub_(gradient / gradient.norm(), alpha=self.learning_rate)
 
 
+class Rateless:
+    """An object of the user's own that is no dataclass."""
+
+    def slots(self, start: Tensors) -> Slots:
+        return ()
+
+    def step(self, tensors: Tensors, gradients: Tensors, slots: Slots) -> None:
+        torch._foreach_add_(list(tensors), list(gradients), alpha=-0.01)
+
+    def fused(self) -> InPlaceSGD | None:
+        return None
+
+
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, make in (("signs", Signs), ("proximal", Proximal), ("normalised", Normalised)):
@@ -90,10 +104,19 @@ def assert_same(right: CellResult, found: CellResult) -> None:
         torch.testing.assert_close(found.state[name], value, rtol=1e-9, atol=1e-9, msg=name)
 
 
-@pytest.mark.parametrize("optimiser", ["signs", "proximal"])
+STEPS: dict[str, dict[str, Any]] = {
+    "signs": {"optimiser": "signs", "clip_norm": 0.5},
+    "proximal": {"optimiser": "proximal", "clip_norm": 0.5},
+    "adam": {"optimiser": "adam"},
+    "adamw": {"optimiser": "adamw", "weight_decay": 0.1, "proximal": 0.3, "clip_norm": 0.5},
+    "fedprox": {"proximal": 0.5, "momentum": 0.5},
+}
+
+
+@pytest.mark.parametrize("steps", STEPS)
 @pytest.mark.parametrize("model", ["mlp", "dense residual", "lenet5", "dropout", "convolutional residual"])
-def test_engines_agree(model: str, optimiser: str) -> None:
-    training = {"optimiser": optimiser, "clip_norm": 0.5, "local_steps": 4}
+def test_engines_agree(model: str, steps: str) -> None:
+    training = {"local_steps": 4, **STEPS[steps]}
     experiment = make_experiment(model, training=training, engine="vectorised")
     assert experiment.engine.name == "vectorised"
     jobs = jobs_of(experiment)
@@ -101,18 +124,45 @@ def test_engines_agree(model: str, optimiser: str) -> None:
         assert_same(right, found)
 
 
-@pytest.mark.parametrize("optimiser", ["signs", "proximal"])
+@pytest.mark.parametrize("steps", STEPS)
 @pytest.mark.parametrize("make", [StackedSteps, VmappedSteps, StreamedSteps])
-def test_recorded_steps_agree(make: Callable[[Task], Stepper], optimiser: str) -> None:
+def test_recorded_steps_agree(make: Callable[[Task], Stepper], steps: str) -> None:
     """All clients in step, as on a GPU, in one recording that serves both edge rounds."""
-    experiment = make_experiment("mlp", training={"optimiser": optimiser, "clip_norm": 0.5})
+    experiment = make_experiment("mlp", training=STEPS[steps])
     jobs, task = jobs_of(experiment), experiment.hist.task
     trainer = recorded(make)(task)
-    bundles = _bundles(jobs, trainer)
+    bundles = list(bundled(jobs, trainer))
     ends = _run_in_turn([[jobs[place] for place in places] for places in bundles], trainer)
     found = _results(list(chain(*ends)), task.local.local_steps)
     for place, result in zip(chain(*bundles), found, strict=True):
         assert_same(ReferenceEngine().run([jobs[place]])[0], result)
+
+
+MAKERS = {"as it is": None, "stacked": StackedSteps, "vmapped": VmappedSteps, "streamed": StreamedSteps}
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("optimiser", ["sgd", "adam"])
+def test_rounds_of_a_schedule_have_their_rates(
+    make: str, optimiser: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one engine, round after round; over the air too, where updates are divided by the rate."""
+    stepper, training = MAKERS[make], {"optimiser": optimiser, "schedule": "cosine", "warmup_rounds": 1}
+    uplink = {"name": "ideal" if stepper else "aircomp"}
+    experiment = make_experiment("mlp", training=training, uplink=uplink)
+    if stepper is not None:
+        monkeypatch.setattr("histfl.engines.vectorised.choose_trainer", recorded(stepper))
+    start = {name: value.detach() for name, value in experiment.model.named_parameters()}
+    rights, founds = (
+        list(hist(experiment.hist, start, engine, first_round=0, rounds=2))
+        for engine in (ReferenceEngine(), VectorisedEngine())
+    )
+    for right, found in zip(rights, founds, strict=True):
+        for name, value in right.state.items():
+            torch.testing.assert_close(found.state[name], value, rtol=1e-8, atol=1e-8, msg=name)
+    halved = make_experiment("mlp", training={"optimiser": optimiser, "learning_rate": 0.05}, uplink=uplink)
+    (first,) = hist(halved.hist, start, ReferenceEngine(), first_round=0, rounds=1)
+    assert all(torch.equal(first.state[name], value) for name, value in rights[0].state.items())
 
 
 def test_a_step_that_is_not_elementwise_is_left_to_the_reference_engine() -> None:
@@ -176,7 +226,10 @@ def test_an_object_of_no_registry_is_told_by_its_name(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"optimiser": "signz"}, "training.optimiser = 'signz': did you mean 'signs'"),
+        (
+            {"optimiser": "signz"},
+            "training.optimiser = 'signz': Input should be 'sgd', 'adam', .*'signs'",
+        ),
         (
             {"optimiser": {"name": "signs", "gamma": 1}},
             "unknown key optimiser.gamma with training.optimiser = 'signs'; 'signs' takes",
@@ -184,9 +237,36 @@ def test_an_object_of_no_registry_is_told_by_its_name(monkeypatch: pytest.Monkey
         ({"optimiser": {"name": "signs", "beta": "much"}}, "optimiser.beta = 'much'"),
         ({"optimiser": Signs}, "give an object, such as Signs()"),
         ({"optimiser": 3}, r"train\(optimiser=3\) has no method slots"),
+        ({"optimiser": torch.optim.Adam}, r"train\(optimiser=Adam\): torch's.* give a name, sgd or adam or"),
+        ({"optimiser": torch.optim.SGD([torch.ones(1)], lr=0.1)}, r"train\(optimiser=SGD\): torch's"),
         ({"optimiser": Signs(), "learning_rate": 0.1}, r"learning_rate=0.1\): the optimiser has"),
         ({"optimiser": "given"}, "'given' is for Python"),
         ({"optimiser": {"name": "signs", "of": "x"}}, "unknown key optimiser.of"),
+        (
+            {"optimiser": {"name": "adam", "beta1": 1.5}},
+            "optimiser.beta1 = 1.5; it must be at least 0 and below 1",
+        ),
+        ({"optimiser": {"name": "adam", "beta3": 0.5}}, "did you mean 'beta2'"),
+        (
+            {"optimiser": {"name": "adam", "eps": 1e-300}},
+            "optimiser.eps = 1e-300; it must be positive, at least",
+        ),
+        ({"proximal": -0.1}, "training.proximal = -0.1"),
+        ({"schedule": "cosin"}, "training.schedule = 'cosin'"),
+        ({"schedule": "given"}, "training.schedule = 'given' is for Python"),
+        ({"schedule": Step}, r"give an object, such as Step\(\)"),
+        ({"schedule": 3}, r"train\(schedule=3\) has no method factor"),
+        ({"schedule": {"name": "step", "schedule_every": 2}, "schedule_every": 3}, "the schedule has"),
+        ({"schedule": "step", "schedule_factor": 0.0}, "training.schedule_factor = 0.0"),
+        (
+            {"schedule": "cosine", "rounds": 5, "warmup_rounds": 5},
+            "warmup_rounds = 5 leaves nothing of schedule_rounds = 5; lower the one",
+        ),
+        (
+            {"optimiser": Rateless(), "schedule": "step"},
+            "training.schedule = 'step' changes the optimiser's learning_rate, and Rateless is no dataclass",
+        ),
+        ({"optimiser": Rateless(), "warmup_rounds": 2}, "training.warmup_rounds = 2 changes"),
     ],
 )
 def test_bad_ones_are_refused(settings: dict[str, Any], said: str) -> None:
@@ -194,10 +274,20 @@ def test_bad_ones_are_refused(settings: dict[str, Any], said: str) -> None:
         train(**settings)
 
 
-def test_options_that_are_keys_of_training_have_one_place(histfl_command: Callable[..., Answer]) -> None:
-    answer = histfl_command("run", *SMALL, "--set", "optimiser.learning_rate=0.1", "--out", "never")
-    assert answer.code == 2
-    assert "learning_rate" in answer.err
+@pytest.mark.parametrize(
+    ("key", "home"),
+    [
+        ("learning_rate=0.1", "training.learning_rate"),
+        ("momentum=0.5", "training.momentum"),
+        ("name=adam", "training.optimiser"),
+    ],
+)
+def test_options_that_are_keys_of_training_have_one_place(
+    key: str, home: str, histfl_command: Callable[..., Answer]
+) -> None:
+    answer = histfl_command("run", *SMALL, "--set", f"optimiser.{key}", "--out", "never")
+    assert (answer.code, answer.err.count("\n")) == (2, 1)
+    assert f"write it as {home}" in answer.err
 
 
 def test_what_an_optimiser_does_not_read_is_told(caplog: pytest.LogCaptureFixture) -> None:
@@ -210,9 +300,48 @@ def test_what_an_optimiser_does_not_read_is_told(caplog: pytest.LogCaptureFixtur
     assert "training.momentum" in caplog.text
 
 
+def test_what_a_schedule_does_not_read_is_told() -> None:
+    config = load_config(
+        "quickstart", ("training.schedule=step", "training.schedule_rounds=9", "training.warmup_rounds=2")
+    )
+    assert unread([config]) == ["training.schedule_rounds = 9 is not read with training.schedule = 'step'"]
+    adam = load_config("quickstart", ("training.optimiser=adam", "training.momentum=0.5"))
+    assert unread([adam]) == ["training.momentum = 0.5 is not read with training.optimiser = 'adam'"]
+
+
+def test_a_cosines_length_is_that_of_the_run_as_it_begins() -> None:
+    begun = load_config("quickstart", ("training.schedule=cosine", "training.rounds=9"))
+    assert begun.training.schedule_rounds == 9
+    kept = Config.model_validate(begun.model_dump())
+    longer = kept.model_copy(update={"training": kept.training.model_copy(update={"rounds": 12})})
+    assert longer.fingerprint() == begun.fingerprint()
+    other = load_config("quickstart", ("training.schedule=cosine", "training.rounds=12"))
+    assert other.fingerprint() != begun.fingerprint()
+    assert load_config("quickstart", ("training.rounds=12",)).training.schedule_rounds is None
+
+
 def test_older_runs_keep_their_fingerprints() -> None:
     first = Config(network=NetworkSettings(cycles_per_step=CYCLES_PER_STEP))
     assert first.fingerprint() == sha256(b"{}").hexdigest()
+
+
+@dataclass(frozen=True)
+class Halving:
+    """Half the rate in every round."""
+
+    def factor(self, rounds: int, *, warmup_rounds: int) -> float:
+        return 0.5**rounds
+
+
+def test_a_schedule_by_name_table_and_object() -> None:
+    options = {"schedule_every": 1, "schedule_factor": 0.5}
+    named = train(rounds=3, schedule="step", **options)
+    assert train(rounds=3, schedule={"name": "step", **options}).config == named.config
+    assert train(rounds=3, schedule=Step(**options)).config == named.config
+    own = train(rounds=3, schedule=Halving())
+    assert own.config.training.schedule == "given"
+    assert own.records == named.records
+    assert own.records != train(rounds=3).records
 
 
 def test_rounds_go_on_with_new_slots() -> None:

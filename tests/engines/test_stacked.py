@@ -18,7 +18,9 @@ from histfl.engines.kernels.linear import LayerCall, stacked_linear
 from histfl.engines.kernels.losses import stacked_loss
 from histfl.engines.steps.chain import ChainSteps, chain_of, paddings
 from histfl.engines.steps.graph import StackedGraph, Unstackable
+from histfl.partition import plan
 from histfl.training.optimisers import InPlaceSGD
+from histfl.training.scaling import scale_inputs, scale_ones
 
 
 @settings(deadline=None, max_examples=40)
@@ -99,8 +101,9 @@ ROOMS = {
 
 @pytest.mark.parametrize("keep", [1.0, 0.9])
 @pytest.mark.parametrize("clients", [1, 3])
-@pytest.mark.parametrize("frozen", ["", "first.weight", "second.bias", "second", "last"])
+@pytest.mark.parametrize("frozen", ["", "first.weight", "second.bias", "second", "last", "scaled"])
 def test_a_chain_steps_as_autograd_does(frozen: str, clients: int, keep: float) -> None:
+    """Also where layers scale their inputs, each client's by a number of its own."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         model = Functions().double()
@@ -110,10 +113,14 @@ def test_a_chain_steps_as_autograd_does(frozen: str, clients: int, keep: float) 
         parameter.requires_grad_(parameter.requires_grad and not (frozen and name.startswith(frozen)))
     own = dict(model.named_parameters())
     trained = {name for name in own if own[name].requires_grad}
+    if frozen == "scaled":
+        scale_inputs(model, plan(model, inputs[0]), 1.0)
+        own |= scale_ones(model)
+        assert own.keys() - trained > {"frozen.weight"}
     chain = chain_of(StackedGraph(model).module)
     assert chain is not None
     room = paddings(chain, trained)
-    assert room == ROOMS or frozen not in ("", "last")
+    assert room == ROOMS or frozen not in ("", "last", "scaled")
     leaves = {
         name: torch.stack([(1 + i) * value.detach() for i in range(clients)]).requires_grad_(name in trained)
         for name, value in own.items()

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from batches_for_tests import client_batches
 from engine_cases import MODELS, direct, jobs_of, make_experiment, recorded
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ from histfl.engines.blocks import (
     Part,
     Stepper,
     Trainer,
+    bundled,
     cut_into_blocks,
     halves,
     num_clients,
@@ -28,11 +30,11 @@ from histfl.engines.steps.choose import choose_trainer
 from histfl.engines.steps.drivers import DirectTrainer, rounded_up
 from histfl.engines.steps.one_by_one import OneByOneSteps, StreamedSteps
 from histfl.engines.steps.stacked import MOST, StackedSteps, VmappedSteps
-from histfl.engines.vectorised import _bundles, _results, _run_in_turn
+from histfl.engines.vectorised import _results, _run_in_turn
 from histfl.errors import UsageError
 from histfl.network import Network
 from histfl.partition import State
-from histfl.training import CellJob, Task, client_batches
+from histfl.training import CellJob, Task
 from histfl.training.batches import batches_of_clients
 
 STEPPERS: dict[str, type[Stepper] | None] = {
@@ -106,7 +108,7 @@ def test_unknown_engines_are_refused() -> None:
     task = make_experiment("mlp").hist.task
     with pytest.raises(UsageError, match="engine 'vectorized': did you mean 'vectorised'"):
         choose_engine("vectorized", task)
-    with pytest.raises(UsageError, match="use auto, reference or vectorised"):
+    with pytest.raises(UsageError, match="use auto, reference, vectorised or ray"):
         choose_engine("warp", task)
     assert isinstance(choose_engine("reference", task), ReferenceEngine)
     assert isinstance(choose_engine("auto", task), VectorisedEngine)
@@ -153,7 +155,7 @@ def test_cells_in_step_as_on_a_gpu(
     experiment = make_experiment(model, training=training, network={"cells": 3, "clients": 7, "dropout": 0.3})
     jobs = jobs_of(experiment)
     trainer = SmallMemory(make(experiment.hist.task), most)
-    bundles = _bundles(jobs, trainer)
+    bundles = list(bundled(jobs, trainer))
     assert len(bundles) == len({tuple(x.shape for x in job.start.values()) for job in jobs})
     ends = _run_in_turn([[jobs[place] for place in places] for places in bundles], trainer)
     results = _results(list(chain(*ends)), experiment.hist.task.local.local_steps)
@@ -211,7 +213,7 @@ def test_a_small_budget_trains_fewer_clients_at_once() -> None:
 def test_small_cells_share_a_block() -> None:
     experiment = make_experiment("mlp", people=Network.uniform(cells=25, clients=30))
     jobs = jobs_of(experiment)
-    bundles = _bundles(jobs, direct(StackedSteps)(experiment.hist.task))
+    bundles = list(bundled(jobs, direct(StackedSteps)(experiment.hist.task)))
     assert sorted(chain(*bundles)) == list(range(25))
     clients = [sum(jobs[place].cell.num_clients for place in places) for places in bundles]
     assert max(clients) <= MOST
