@@ -1,0 +1,1 @@
+"""Training for real: a cloud, edges and clients on machines of their own, over HTTPS with mutual TLS."""
