@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,28 +16,22 @@ from histfl.errors import PartitionError, UsageError
 from histfl.limits import check_memory
 from histfl.models import build_model, check_model_size
 from histfl.network import Network
-from histfl.partition import plan, shared_units, training_copy
-from histfl.runs.build import bits_per_parameter, build_network, build_participation, build_uplink
+from histfl.partition import Plan, plan, shared_units, training_copy
+from histfl.runs.build import build_encoding, build_participation, build_uplink
 from histfl.runs.computing import CountedStep, build_computing, computing_json
 from histfl.runs.config import Config
 from histfl.runs.fit import check_parameters
-from histfl.runs.sizes import cut_layers, dealer_of, misgivings
+from histfl.runs.named import build_network
+from histfl.runs.sizes import coded, cut_layers, dealer_of, misgivings
 from histfl.runs.work import check_network
 from histfl.seeds import Seeds
-from histfl.sizing import (
-    AffineCost,
-    AnyCost,
-    CutLayers,
-    Policy,
-    Sizes,
-    SizingProblem,
-    mean_cost,
-    optimised,
-    size,
-    uniform,
-)
-from histfl.training.methods import BASELINE, METHODS
+from histfl.sizing import CutLayers, Policy, Sizes, SizingProblem, optimised, size, uniform
+from histfl.training import CellSchedule
+from histfl.training.codecs import Encoding
+from histfl.training.jobs import CellLink
+from histfl.training.methods import BASELINE, method_named
 from histfl.wireless.clock import Clock
+from histfl.wireless.costs import AffineCost, AnyCost, mean_cost
 from histfl.wireless.uplinks import UPLINKS, Ideal, plan_key
 
 DEFAULT_DRAWS = 200
@@ -58,14 +53,19 @@ INPUTS: dict[str, tuple[tuple[int, ...], int]] = {  # data set: a sample's shape
 @dataclass(frozen=True)
 class CutModel:
     """A model as planning sees it: the layers dealt out, the units [layer] that every cell holds besides,
-    the full model's parameters with their number format, and what torch counts in a local step."""
+    the number format of its parameters, and what torch counts in a local step."""
 
     name: str
     layers: CutLayers
     held: Ints
-    parameters: int
+    plan: Plan
     dtype: torch.dtype
     step: CountedStep
+
+    @property
+    def parameters(self) -> int:
+        """Of the full model."""
+        return self.plan.num_parameters
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ def cut_model(
 
     Its inputs are those of a known data set, or of `input_shape` (a sample's) and `classes`.
     """
-    method = METHODS[config.method.name]
+    method = method_named(config.method.name)
     if method.scheme == "every":
         raise UsageError(
             f"method.name = {config.method.name!r}: where every layer is cut, sizes do not add up; plan hist or overlap"
@@ -199,7 +199,7 @@ def cut_model(
         raise UsageError(f"method.shared = {shared:g}: a layer is shared whole and nothing is left to size")
     units = shared_units(cut, shared)
     step = CountedStep.of(training_copy(model), cut, inputs, config.training.batch_size)
-    return CutModel(name, cut_layers(cut, shared), units, cut.num_parameters, dtype, step)
+    return CutModel(name, cut_layers(cut, shared), units, cut, dtype, step)
 
 
 def check_size(config: Config, draws: int | None) -> int:
@@ -244,9 +244,10 @@ def plan_network(
     network = build_network(config)
     policies, obstacle = _policies(cut.layers, network.num_cells, config.method.cap)
     links = {plan_key(name): name for name in (*COMPARED, config.uplink.name)}
-    tally = _Tally(cut, policies, config.method.cap, links)
-    for number, costs in enumerate(_drawn_costs(config, network, cut, draws, links), start=1):
-        tally.add(costs)
+    encoding = build_encoding(config, cut.dtype, cut.plan.tensor_sizes)
+    tally = _Tally(cut, encoding, policies, config.method.cap, links)
+    for number, drawn in enumerate(_drawn(config, network, cut, encoding, draws, links), start=1):
+        tally.add(drawn)
         at(f"{number:,} of {draws:,} draws")
     return NetworkPlan(
         cut=cut,
@@ -262,65 +263,87 @@ def plan_network(
     )
 
 
+@dataclass(frozen=True, eq=False)
+class _Drawn:
+    """What a drawn round takes with an uplink: the `cost` by which its submodels are sized, and the `seconds` of
+    submodels of so many parameters [cell] whose updates are coded [cell]."""
+
+    cost: AnyCost
+    seconds: Callable[[Ints, Floats], float]
+
+
 class _Tally:
     """Adds up what the drawn rounds take."""
 
     def __init__(
-        self, cut: CutModel, policies: Mapping[str, Policy], cap: float, links: Collection[str]
+        self,
+        cut: CutModel,
+        encoding: Encoding,
+        policies: Mapping[str, Policy],
+        cap: float,
+        links: Collection[str],
     ) -> None:
-        self.cut, self.policies, self.cap, self.links = cut, policies, cap, links
+        self.cut, self.encoding, self.policies, self.cap, self.links = cut, encoding, policies, cap, links
         self.seconds: dict[str, list[float]] = {f"{link}.{name}": [] for link in links for name in ARMS}
         self.costs: dict[str, list[AnyCost]] = {}
         self.found: dict[str, dict[str, float]] = {}
 
-    def add(self, costs: Mapping[str, AnyCost]) -> None:
-        """One round: the costs by uplink, and `compute` for no uplink at all."""
+    def add(self, drawn: Mapping[str, _Drawn]) -> None:
+        """One round: what it takes by uplink, and `compute` for no uplink at all."""
         before = {name: seen[-1] for name, seen in self.costs.items()}
-        for name, cost in costs.items():
-            self.costs.setdefault(name, []).append(cost)
-        for uplink in self.links:
-            if costs[uplink] is not before.get(uplink):  # otherwise what was found for it holds again
-                self.found[uplink] = self._slowest(costs[uplink])
+        for name, found in drawn.items():
+            self.costs.setdefault(name, []).append(found.cost)
+        for uplink in [each for each in self.links if each in drawn]:
+            if drawn[uplink].cost is not before.get(uplink):  # otherwise what was found for it holds again
+                self.found[uplink] = self._slowest(drawn[uplink])
             for arm, seconds in self.found[uplink].items():
                 self.seconds[f"{uplink}.{arm}"].append(seconds)
 
-    def _slowest(self, cost: AnyCost) -> dict[str, float]:
+    def _slowest(self, drawn: _Drawn) -> dict[str, float]:
         """Seconds of a round by arm."""
-        layers = self.cut.layers
-        problem = SizingProblem(layers, cost, self.cap)
-        sizes = {name: layers.parameters(policy(problem)) for name, policy in self.policies.items()}
-        sizes[BASELINE] = np.full(cost.num_cells, self.cut.parameters)
-        return {name: float(cost.seconds(parameters).max()) for name, parameters in sizes.items()}
+        plan, cells = self.cut.plan, drawn.cost.num_cells
+        problem = SizingProblem(self.cut.layers, drawn.cost, self.cap)
+        units = {name: policy(problem) + self.cut.held for name, policy in self.policies.items()}
+        units[BASELINE] = np.tile(plan.units, (cells, 1))
+        return {
+            name: drawn.seconds(plan.sizes(each), coded(self.encoding, plan, each))
+            for name, each in units.items()
+        }
 
     def seconds_per_round(self) -> dict[str, float | None]:
         return {name: float(np.mean(each)) if each else None for name, each in self.seconds.items()}
 
     def cells(self, uplink: str) -> dict[str, CellSizes]:
         """One choice of sizes for all rounds, by the mean costs."""
-        problem = SizingProblem(self.cut.layers, self._mean(uplink), self.cap)
-        compute = self._mean("compute")
+        problem = SizingProblem(self.cut.layers, mean_cost(self.costs[uplink]), self.cap)
+        compute = mean_cost(self.costs["compute"])
         found = {name: size(problem, policy) for name, policy in self.policies.items()}
         return {
             name: CellSizes(sizes.counts + self.cut.held, sizes, compute.seconds(sizes.parameters))
             for name, sizes in found.items()
         }
 
-    def _mean(self, name: str) -> AnyCost:
-        return mean_cost(self.costs[name])
 
-
-def _drawn_costs(
-    config: Config, network: Network, cut: CutModel, draws: int, links: Mapping[str, str]
-) -> Iterator[dict[str, AnyCost]]:
-    """The costs of each drawn round, by uplink, and that of `compute` alone."""
-    bits = bits_per_parameter(config, cut.dtype)
+def _drawn(
+    config: Config,
+    network: Network,
+    cut: CutModel,
+    encoding: Encoding,
+    draws: int,
+    links: Mapping[str, str],
+) -> Iterator[dict[str, _Drawn]]:
+    """What each drawn round takes, by uplink, and `compute` alone."""
+    bits = encoding.bits_per_parameter
     computing = build_computing(config, cut.parameters, cut.step)
-    clocks = {
-        key: Clock(computing, build_uplink(_with_uplink(config, name), bits)) for key, name in links.items()
-    }
-    clocks["compute"] = Clock(computing, Ideal())
+    clocks = {"compute": Clock(computing, Ideal())}
+    for key, name in links.items():
+        try:
+            clocks[key] = Clock(computing, build_uplink(_with_uplink(config, name), bits))
+        except UsageError:  # such as a band too narrow for the air, which is only compared
+            if name == config.uplink.name:
+                raise
     # Over the air the time depends on no channel, and a draw would optimise every beam in vain.
-    drawn = [key for key, name in links.items() if not UPLINKS[name].undrawn_time]
+    drawn = [key for key, name in links.items() if key in clocks and not UPLINKS[name].undrawn_time]
     participation = build_participation(config)
     participation.check(network)
     seeds = Seeds(config.training.seed)
@@ -329,17 +352,22 @@ def _drawn_costs(
         if t == 0 or participation.per_cell is not None:  # otherwise the same clients send in every round
             schedules = participation.schedules(network, config.training.edge_rounds, t, seeds)
             undrawn = {
-                key: clock.cost_by_size(network, schedules, nothing)
+                key: _round(clock, network, schedules, nothing)
                 for key, clock in clocks.items()
                 if key not in drawn
             }
         found = dict(undrawn)
         for key in drawn:
-            uplink = clocks[key].uplink
-            found[key] = clocks[key].cost_by_size(
-                network, schedules, uplink.draw(network, schedules, t, seeds)
-            )
+            links_drawn = clocks[key].uplink.draw(network, schedules, t, seeds)
+            found[key] = _round(clocks[key], network, schedules, links_drawn)
         yield found
+
+
+def _round(
+    clock: Clock, network: Network, schedules: Sequence[CellSchedule], links: Sequence[CellLink]
+) -> _Drawn:
+    cost = clock.cost_by_size(network, schedules, links)
+    return _Drawn(cost, partial(clock.foretold, cost, network, schedules, links))
 
 
 def _with_uplink(config: Config, name: str) -> Config:

@@ -8,11 +8,15 @@ import numpy as np
 from rich.table import Table
 
 from histfl.arrays import Floats, Ints
+from histfl.errors import capitalised
 from histfl.planning.network import ARMS, CellSizes, NetworkPlan
 from histfl.planning.request import Planning, Variation
-from histfl.reports.html import write_plots
+from histfl.reports.html import escape, plots_html, sentences_html, table_html, write_page
 from histfl.reports.plots import Axis, Bars, Line, Mark, Plot, Rule
 from histfl.reports.style import COLOURS
+from histfl.reports.tables import Cell, Column
+from histfl.reports.tables import Table as ShownTable
+from histfl.runs.records import significant
 from histfl.runs.sizes import share_sentence
 from histfl.training.methods import BASELINE, METHODS
 
@@ -39,14 +43,14 @@ def about_sentence(plan: NetworkPlan) -> str:
     """What is planned."""
     layers = plan.cut.layers
     cut = ", ".join(
-        f"{name} ({units} units of {weight})"
+        f"{name} ({units} units of {weight} parameters)"
         for name, units, weight in zip(layers.names, layers.units, layers.parameters_per_unit, strict=True)
     )
     if layers.num_layers > NAMED_LAYERS:
         cut = f"{layers.num_layers} layers ({layers.units.sum()} units)"
     return (
         f"{plan.num_cells} cells, {plan.clients_per_cell.sum()} clients; {plan.cut.name}: "
-        f"{plan.cut.parameters} parameters, cut: {cut}; cap {plan.cap:g}; mean of {plan.draws} draws"
+        f"{plan.cut.parameters:,} parameters, cut: {cut}; cap {plan.cap:g}; mean of {plan.draws} draws"
     )
 
 
@@ -94,20 +98,23 @@ def _cells_table(plan: NetworkPlan) -> Table:
     groups = groups_by_speed(plan, TABLE_ROWS)
     alone = len(groups) == plan.num_cells
     columns = ("units", "params", "compute", "uplink", "total") if alone else ("units", "params", "total")
-    table = Table(box=None, title=f"seconds a round by cell, {plan.uplink}", collapse_padding=True)
-    table.add_column("cell" if alone else "cells by speed\n(means)", no_wrap=True)
+    table = Table(box=None, title=_cells_title(plan, alone), collapse_padding=True)
+    table.add_column("cell" if alone else "by speed, the\nfastest first", no_wrap=True)
     for name in plan.cells:
         for column in columns:  # short names, so that all fit into 80 columns
             table.add_column(f"{SHORT[name]}\n{column}", justify="right", no_wrap=True)
-    done = 0
-    for group in groups:
-        label = str(group[0]) if alone else f"{done + 1}-{done + len(group)}"
+    labels = [str(group[0]) for group in groups] if alone else _ranks(groups)
+    for label, group in zip(labels, groups, strict=True):
         table.add_row(
             label,
             *(_cell_texts(chosen, group)[column] for chosen in plan.cells.values() for column in columns),
         )
-        done += len(group)
     return table
+
+
+def _cells_title(plan: NetworkPlan, alone: bool) -> str:
+    means = "" if alone else ", means of cells of like speed"
+    return f"seconds a round by cell, {plan.uplink}{means}"
 
 
 def _cell_texts(chosen: CellSizes, group: Ints) -> dict[str, str]:
@@ -116,51 +123,81 @@ def _cell_texts(chosen: CellSizes, group: Ints) -> dict[str, str]:
     return {
         "units": f"{chosen.units.sum(axis=1)[group].mean():.4g}",
         "params": f"{sizes.parameters[group].mean():.0f}",
-        **{name: f"{values[group].mean():.3g}" for name, values in seconds.items()},
+        **{name: significant(values[group].mean()) for name, values in seconds.items()},
     }
 
 
-def _rounds_table(plan: NetworkPlan) -> Table:
-    table = Table(box=None, title="seconds a round")
-    table.add_column("uplink")
-    for heading in (*NAMES.values(), "saved over uniform", f"times faster than {NAMES[BASELINE]}"):
-        table.add_column(heading, justify="right")
+def rounds_table(plan: NetworkPlan) -> ShownTable:
+    """Seconds a round by uplink and choice of sizes."""
+    headings = ("uplink", *NAMES.values(), "saved over uniform", f"times faster than {NAMES[BASELINE]}")
+    rows = []
     for uplink, name in plan.links.items():
-        full, equal, best = (plan.seconds_per_round[f"{uplink}.{arm}"] for arm in ARMS)
-        saved = "-" if best is None or equal is None else f"{1 - best / equal:.1%}"
-        faster = "-" if best is None or full is None else f"{full / best:.2f}"
-        table.add_row(name, *map(_seconds, (full, equal, best)), saved, faster)
+        full, equal, best = seconds = [plan.seconds_per_round[f"{uplink}.{arm}"] for arm in ARMS]
+        saved = None if best is None or equal is None else 1 - best / equal
+        faster = None if best is None or full is None else full / best
+        cells = [Cell(name, name), *(Cell(_seconds(value), value) for value in seconds)]
+        cells.append(Cell("-" if saved is None else f"{saved:.1%}", saved))
+        cells.append(Cell("-" if faster is None else f"{faster:.2f}", faster))
+        rows.append(tuple(cells))
+    return ShownTable(tuple(Column(heading, heading) for heading in headings), tuple(rows))
+
+
+def _rounds_table(plan: NetworkPlan) -> Table:
+    shown = rounds_table(plan)
+    table = Table(box=None, title="seconds a round")
+    for place, column in enumerate(shown.columns):
+        table.add_column(column.title, justify="right" if place else "left")
+    for row in shown.rows:
+        table.add_row(*(cell.text for cell in row))
     return table
 
 
 def _variation_table(variation: Variation) -> Table:
     table = Table(box=None, title=f"seconds a round by {variation.setting}")
     table.add_column(variation.setting)
-    for uplink in variation.plans[0].links:
+    for uplink in variation.plans[0].links.values():
         for arm in ARMS:
-            table.add_column(f"{uplink}\n{arm}", justify="right")
+            table.add_column(f"{uplink}\n{NAMES[arm]}", justify="right")
     for value, plan in zip(variation.values, variation.plans, strict=True):
         table.add_row(value, *map(_seconds, plan.seconds_per_round.values()))
     return table
 
 
 def _seconds(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"
+    return "-" if value is None else significant(value, 4)
+
+
+def answer_sentence(plan: NetworkPlan) -> str:
+    """What the optimised sizes are worth on the plan's own uplink."""
+    if plan.obstacle is not None:
+        return f"Not feasible: {plan.obstacle}"
+    uplink, name = next((key, name) for key, name in plan.links.items() if name == plan.uplink)
+    full, equal, best = (plan.seconds_per_round[f"{uplink}.{arm}"] for arm in ARMS)
+    words = [f"With optimised sizes a round takes {_seconds(best)} s over {name}"]
+    if best is not None and equal is not None:
+        words.append(f"{1 - best / equal:.1%} less than with uniform sizes")
+    if best is not None and full is not None:
+        words.append(f"{full / best:.1f} times faster than {NAMES[BASELINE]}")
+    return f"{', '.join(words)}."
 
 
 def draw_plan(planning: Planning, path: Path) -> None:
-    """Bars by cell and, where a setting is varied, curves below, as one self-contained page."""
+    """The answer, bars by cell and, where a setting is varied, curves beside, as one self-contained page."""
     plan, variation = planning.plan, planning.variation
-    plots = [_bars(plan)] + ([_curves(variation)] if variation is not None else [])
+    plots = ([_bars(plan)] if plan.cells else []) + ([_curves(variation)] if variation is not None else [])
+    body = (
+        f"<p>{escape(about_sentence(plan))}</p><p>{escape(capitalised(plan.computing['computing']))}.</p>"
+        + (plots_html(plots, "plan") if plots else "")
+        + table_html(rounds_table(plan), "Seconds a round.", "rounds")
+        + sentences_html(worth_sentences(planning))
+    )
     title = f"{plan.cut.name} on {plan.num_cells} cells, {plan.clients_per_cell.sum()} clients"
-    write_plots(path, title, plots, 520 * len(plots))
+    write_page(path, title, answer_sentence(plan), body)
 
 
 def _bars(plan: NetworkPlan) -> Plot:
     """Two bars a cell side by side, computing below and the uplink on top; a line at the slowest cell."""
-    title, marks = f"seconds a round by cell, {plan.uplink}", list[Mark]()
-    if not plan.cells:
-        return Plot(title, "", Axis(), Axis(), ())
+    title, marks = f"Seconds a round by cell, {plan.uplink}", list[Mark]()
     groups = groups_by_speed(plan, BARS)
     alone = len(groups) == plan.num_cells
     place = np.arange(len(groups), dtype=float)
@@ -182,14 +219,31 @@ def _bars(plan: NetworkPlan) -> Plot:
             )
             marks.append(bars)
         marks.append(Rule(float(chosen.sizes.seconds.max()), BAR_COLOURS[name][1], "dot"))
-    label = "cell" if alone else f"{plan.num_cells} cells in {len(groups)} groups, the fastest first (means)"
-    return Plot(title, "", Axis(label), Axis("seconds a round", from_zero=True), tuple(marks), bars="overlay")
+    about = "Computing below, the uplink on top; the dotted lines are the slowest cells'."
+    label = "cell"
+    ticks = tuple((float(cell), str(cell)) for cell in range(0, len(groups), max(1, len(groups) // 20)))
+    if not alone:
+        about += f" Means of {plan.num_cells} cells in {len(groups)} groups, by their rank in speed."
+        label = "groups of cells, the fastest first"
+        every = max(1, len(groups) // 6)
+        ticks = tuple((place, ranks) for place, ranks in enumerate(_ranks(groups)) if place % every == 0)
+    axes = Axis(label, ticks=ticks, whole=alone), Axis("seconds a round", from_zero=True)
+    return Plot(title, about, *axes, tuple(marks), bars="overlay")
+
+
+def _ranks(groups: list[Ints]) -> list[str]:
+    """Of each group the places of its cells by speed, which are no cell numbers."""
+    ends = np.cumsum([len(group) for group in groups])
+    return [
+        f"rank {end - len(group) + 1} to {end}" if len(group) > 1 else f"rank {end}"
+        for group, end in zip(groups, ends, strict=True)
+    ]
 
 
 def _curves(variation: Variation) -> Plot:
     lines = [
         Line(
-            f"{uplink}, {NAMES[arm]}",
+            f"{name}, {NAMES[arm]}",
             np.array([float(value) for value in variation.values]),
             # None, where no sizes are feasible, is a gap
             np.array([plan.seconds_per_round[f"{uplink}.{arm}"] for plan in variation.plans], dtype=float),
@@ -198,11 +252,11 @@ def _curves(variation: Variation) -> Plot:
             width=2,
             markers=True,
         )
-        for uplink, dash in zip(variation.plans[0].links, DASHES, strict=False)
+        for (uplink, name), dash in zip(variation.plans[0].links.items(), DASHES, strict=False)
         for arm in ARMS
     ]
-    title = f"seconds a round by {variation.setting}"
-    return Plot(title, "", Axis(variation.setting), Axis("seconds a round", scale="log"), tuple(lines))
+    title, about = f"Seconds a round by {variation.setting}", "A dash an uplink, a colour a choice of sizes."
+    return Plot(title, about, Axis(variation.setting), Axis("seconds a round", scale="log"), tuple(lines))
 
 
 def _means(values: Floats, groups: list[Ints]) -> Floats:

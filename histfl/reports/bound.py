@@ -27,14 +27,15 @@ from histfl.runs.store import RunFolder
 from histfl.theory import (
     Condition,
     Constants,
+    Duration,
     Largest,
-    Schedule,
     StepSizes,
     Terms,
     theorem_1,
     theorem_2,
     theorem_3,
 )
+from histfl.training.corrections import NO_CORRECTION
 from histfl.training.methods import METHODS, has_theorems
 from histfl.wireless.uplinks import UPLINKS
 
@@ -233,6 +234,11 @@ def _setting(run: Run) -> Setting:
             f"{run.place} is a run of method {config.method.name!r}; the theorems are about disjoint submodels "
             f"that cover the model, so give a run of method {known}"
         )
+    if config.method.scale:
+        raise UsageError(
+            f"{run.place} is a run with method.scale = {config.method.scale:g}; the theorems are about submodels that are "
+            "not scaled, so give a run without it"
+        )
     if config.network.active_cells != "all":
         raise UsageError(
             f"{run.place} is a run with network.active_cells = {config.network.active_cells}; the theorems are about "
@@ -276,7 +282,7 @@ def _point(setting: Setting, records: Sequence[Record]) -> Point:
         float(np.mean([record["aggregation_error"] for record in records])) if setting.over_the_air else 0.0
     )
     norms = [estimate["gradient_norm"] for estimate in estimates]
-    schedule = Schedule(len(records), setting.edge_rounds, setting.local_steps)
+    duration = Duration(len(records), setting.edge_rounds, setting.local_steps)
     return Point(
         rounds=len(records),
         gradient_norm=norms[-1],
@@ -284,7 +290,7 @@ def _point(setting: Setting, records: Sequence[Record]) -> Point:
         constants=constants,
         imbalance=imbalance,
         aggregation_error=error,
-        terms=_terms(setting, constants, schedule, imbalance, error),
+        terms=_terms(setting, constants, duration, imbalance, error),
     )
 
 
@@ -312,16 +318,16 @@ def _constants(estimates: Sequence[Record], records: Sequence[Record]) -> Consta
 
 
 def _terms(
-    setting: Setting, constants: Constants, schedule: Schedule, imbalance: float, aggregation_error: float
+    setting: Setting, constants: Constants, duration: Duration, imbalance: float, aggregation_error: float
 ) -> Terms:
     rate, clients = setting.learning_rate, setting.participants
-    partial = theorem_2(constants, schedule, rate, participants_per_cell=clients, imbalance=imbalance)
+    partial = theorem_2(constants, duration, rate, participants_per_cell=clients, imbalance=imbalance)
     if not setting.over_the_air:
-        full = theorem_1(constants, schedule, rate, clients_per_cell=clients, imbalance=imbalance)
+        full = theorem_1(constants, duration, rate, clients_per_cell=clients, imbalance=imbalance)
         return partial if setting.partial else full
     air = theorem_3(
         constants,
-        schedule,
+        duration,
         rate,
         clients_per_cell=clients,
         aggregation_error=aggregation_error,
@@ -336,9 +342,18 @@ def _terms(
 def _caveats(setting: Setting, run: Run) -> Iterator[str]:
     """Where the run departs from the theorems' assumptions, a sentence each."""
     training = run.config.training
-    for name in ("momentum", "weight_decay", "clip_norm"):
+    if training.optimiser != "sgd":
+        yield f"The theorems are about plain SGD; this run has optimiser = {training.optimiser!r}."
+    for name in ("momentum", "weight_decay", "clip_norm", "proximal"):
         if value := getattr(training, name):
             yield f"The theorems are about plain SGD; this run has {name} = {value:g}."
+    if training.correction != NO_CORRECTION:
+        yield f"The theorems are about plain gradients; this run has correction = {training.correction!r}."
+    if training.schedule != "constant" or training.warmup_rounds:
+        yield (
+            f"The theorems are about one learning rate; this run's follows schedule = {training.schedule!r} with "
+            f"warmup_rounds = {training.warmup_rounds}, and the bound is of the highest."
+        )
     if run.config.network.dropout > 0:
         yield "Updates were lost; the bound counts the clients whose updates arrive on average, rounded down."
     if setting.over_the_air and setting.partial:

@@ -8,25 +8,30 @@ from pathlib import Path
 import numpy as np
 from rich.table import Table
 
+from histfl.reports import tables as shown
 from histfl.reports.bound import Bound
-from histfl.reports.html import write_plots
+from histfl.reports.html import plots_html, sentences_html, table_html, write_page
 from histfl.reports.plots import Axis, Line, Plot
-from histfl.reports.style import COLOURS
+from histfl.reports.style import BLACK, TERM_COLOURS
+from histfl.runs.arms import settings_in_words
 
-TERM_COLOURS = tuple(colour for colour in COLOURS if colour != "#000000")  # black is what was measured
+CONSTANTS = (
+    "The constants, as estimated in the run: L is the smoothness, sigma^2 the variance of a batch's gradient, delta1^2 and "
+    "delta2^2 how far cells' and clients' gradients are apart, x the model, f its loss. N is the number of cells, T that "
+    "of global rounds, E of edge rounds, H of local steps; N~ sums 1 / clients over the cells; gamma is the learning rate."
+)
 
 
 def tables(bound: Bound) -> list[Table]:
     """The terms, the constants they were computed from, and the conditions on the learning rate."""
+    return [shown.in_terminal(make(bound)) for make in (terms_table, constants_table, conditions_table)]
+
+
+def constants_table(bound: Bound) -> shown.Table:
+    """The constants that the terms were computed from."""
     final = bound.final
-    terms = Table(f"term of Theorem {bound.setting.theorem}", "formula", "value", "share", box=None)
-    for term in final.terms:
-        terms.add_row(term.name, term.formula, f"{term.value:.3g}", _percent(term.value, final.bound))
-    terms.add_row("the bound", "", f"{final.bound:.3g}", "")
-    terms.add_row("measured", "mean ||grad f||^2", f"{final.measured:.3g}", "")
     c = final.constants
-    constants = Table("constant", "estimate", "over the recorded rounds", box=None)
-    for name, value, how in (
+    lines = [
         ("L", c.smoothness, "largest"),
         ("sigma^2", c.gradient_variance, "mean, of the cell where it is largest"),
         ("delta1^2", c.cell_divergence, "mean"),
@@ -34,15 +39,47 @@ def tables(bound: Bound) -> list[Table]:
         ("||x||^2", c.model_norm, "mean"),
         ("f(x0) - f*", c.initial_gap, "loss of the first model"),
         ("N d_max / d", final.imbalance, "mean, of the layer cut most unevenly"),
-    ):
-        constants.add_row(name, f"{value:.4g}", how)
+    ]
     if bound.setting.over_the_air:
-        constants.add_row("MSE, summed over cells", f"{final.aggregation_error:.4g}", "mean")
-    conditions = Table("learning rate at most", "limit", "", box=None)
+        lines.append(("MSE, summed over cells", final.aggregation_error, "mean"))
+    titles = ("constant", "estimate", "over the recorded rounds")
+    rows = (
+        (shown.Cell(name, name), shown.Cell(f"{value:.4g}", value), shown.Cell(how, how))
+        for name, value, how in lines
+    )
+    return shown.Table(tuple(shown.Column(title, title) for title in titles), tuple(rows))
+
+
+def conditions_table(bound: Bound) -> shown.Table:
+    """The conditions on the learning rate; the tightest is binding."""
+    rows = []
     for condition in bound.conditions:
         binding = "binding" if condition == bound.binding else ""
-        conditions.add_row(condition.formula, f"{condition.limit:.3g}", binding)
-    return [terms, constants, conditions]
+        limit = shown.Cell(f"{condition.limit:.3g}", condition.limit)
+        rows.append((shown.Cell(condition.formula, condition.formula), limit, shown.Cell(binding, binding)))
+    titles = ("learning rate at most", "limit", "tightest")
+    return shown.Table(tuple(shown.Column(title, title) for title in titles), tuple(rows))
+
+
+def terms_table(bound: Bound) -> shown.Table:
+    """The terms after the last recorded round, beside the bound and what was measured."""
+    final = bound.final
+    lines = [(t.name, t.formula, t.value, _percent(t.value, final.bound)) for t in final.terms]
+    lines += [
+        ("the bound", "", final.bound, ""),
+        ("measured", "mean ||grad f||^2", final.measured, ""),
+    ]
+    titles = (f"term of Theorem {bound.setting.theorem}", "formula", "value", "share")
+    rows = (
+        (
+            shown.Cell(name, name),
+            shown.Cell(formula, formula),
+            shown.Cell(f"{value:.3g}", value),
+            shown.Cell(share, value / final.bound if share and final.bound else None),
+        )
+        for name, formula, value, share in lines
+    )
+    return shown.Table(tuple(shown.Column(title, title) for title in titles), tuple(rows))
 
 
 def sentences(bound: Bound) -> list[str]:
@@ -96,9 +133,18 @@ def _step_sizes(bound: Bound) -> str:
 
 
 def draw_bound(bound: Bound, path: Path) -> None:
-    """The measured gradient and every term over the rounds, as one self-contained page."""
-    title = f"Theorem {bound.setting.theorem} on {bound.run.name}"
-    write_plots(path, title, [bound_plot(bound)], 650, subtitle=_worth(bound))
+    """What the bound is worth, the measured gradient and every term over the rounds, as one self-contained page."""
+    about = "The bound of a run that ended after each recorded round, term by term."
+    body = (
+        plots_html([bound_plot(bound, "The bound and the measured gradient", about)], "bound")
+        + sentences_html([sentence for sentence in sentences(bound) if sentence != _worth(bound)])
+        + table_html(terms_table(bound), "The terms after the last recorded round.", "terms")
+        + table_html(constants_table(bound), CONSTANTS, "constants")
+        + table_html(conditions_table(bound), "The conditions on the learning rate.", "conditions")
+    )
+    write_page(
+        path, f"Theorem {bound.setting.theorem} on {settings_in_words(bound.run.name)}", _worth(bound), body
+    )
 
 
 def bound_plot(bound: Bound, title: str = "", about: str = "") -> Plot:
@@ -112,8 +158,8 @@ def bound_plot(bound: Bound, title: str = "", about: str = "") -> Plot:
         return Line(name, rounds, shown, colour, dash, width, markers=True)
 
     lines = [
-        line("measured ||grad f||^2", [p.gradient_norm for p in history], "#000000", 1),
-        line("its mean so far", [p.measured for p in history], "#000000", 3),
+        line("measured ||grad f||^2", [p.gradient_norm for p in history], BLACK, 1),
+        line("its mean so far", [p.measured for p in history], BLACK, 3),
         line("the bound", [p.bound for p in history], "#999999", 3, "dash"),
     ]
     for index, term in enumerate(bound.final.terms):

@@ -17,6 +17,7 @@ import numpy as np
 
 from histfl.arrays import Floats
 from histfl.errors import HistflError, UsageError
+from histfl.runs.arms import placed, settings_in_words, settings_of
 from histfl.runs.config import without
 from histfl.runs.records import Record
 from histfl.runs.run import RUN_FILES, Run, read_run
@@ -35,19 +36,18 @@ class Gathered:
 def gather(folders: Iterable[Path]) -> Gathered:
     """Every run in and below `folders`, by name: its path below what all the folders have in common."""
     tops = [Path(os.path.abspath(folder)) for folder in folders]
-    for top in tops:
-        if not top.is_dir():
-            raise UsageError(f"{top} is no folder; give run folders or a sweep's folder")
+    names = [" ".join(str(top).split()) for top in tops]  # in one line
+    for top, name in zip(tops, names, strict=True):
+        if not os.path.isdir(top):  # False, too, for a name that is longer than any can be
+            raise UsageError(f"{name} is no folder; give run folders or a sweep's folder")
     try:
         found = sorted({path for top in tops for path in _run_folders(top)})
     except RecursionError:
         raise UsageError(
-            f"{', '.join(map(str, tops))}: folders are nested too deeply to be searched; give the runs' own folders"
+            f"{', '.join(names)}: folders are nested too deeply to be searched; give the runs' own folders"
         ) from None
     if not found:
-        raise UsageError(
-            f"no run in {', '.join(map(str, tops))}; give a folder with a rounds.jsonl in or below it"
-        )
+        raise UsageError(f"no run in {', '.join(names)}; give a folder with a rounds.jsonl in or below it")
     base = Path(os.path.commonpath([str(path) for path in tops]))
     runs, broken = [], []
     for path in found:
@@ -56,7 +56,19 @@ def gather(folders: Iterable[Path]) -> Gathered:
             runs.append(read_run(path, name))
         except HistflError as error:
             broken.append((name, str(error)))
-    return Gathered(tuple(runs), tuple(broken))
+    alike = [run for run in runs if other_goal(run, runs[0]) is None]
+    broken += [(run.name, said) for run in runs if (said := other_goal(run, runs[0])) is not None]
+    return Gathered(tuple(alike), tuple(broken))
+
+
+def other_goal(run: Run, first: Run) -> str | None:
+    """Why a run cannot stand beside another, where their goals are different quantities."""
+    mine, theirs = run.objective.goal, first.objective.goal
+    return (
+        None
+        if mine == theirs
+        else f"its goal is {mine}, and that of {first.name} is {theirs}; report it apart"
+    )
 
 
 def _run_folders(top: Path) -> Iterator[Path]:
@@ -75,10 +87,12 @@ POINTS = 200  # of a drawn line: more than a plot has pixels for, little enough 
 
 @dataclass(frozen=True)
 class Group:
-    """One line of a comparison: the runs of a configuration, a seed each."""
+    """One line of a comparison: the runs of a configuration, a seed each. `seeds_told` puts their number into the
+    label: of groups that all have as many, it is said once elsewhere."""
 
     name: str
     runs: tuple[Run, ...]
+    seeds_told: bool = True
 
     @property
     def method(self) -> str:
@@ -86,9 +100,15 @@ class Group:
 
     @property
     def label(self) -> str:
-        seeds = f" ({len(self.runs)} seeds)" if len(self.runs) > 1 else ""
+        seeds = f" ({len(self.runs)} seeds)" if len(self.runs) > 1 and self.seeds_told else ""
         running = "" if all(run.finished for run in self.runs) else " (unfinished)"
         return self.name + seeds + running
+
+    @cached_property
+    def setting(self) -> str:
+        """All that is configured but the seed, the method and the sizes."""
+        tables = without(self.runs[0].tables, SEED)
+        return json.dumps({name: keys for name, keys in tables.items() if name != "method"}, sort_keys=True)
 
     @cached_property
     def num_rounds(self) -> int:
@@ -114,7 +134,7 @@ class Group:
 
 
 def objective_of(groups: Sequence[Group]) -> Objective:
-    """The first one's: runs of different objectives are not compared by their goals."""
+    """The first one's: runs with another goal do not stand beside it."""
     return groups[0].runs[0].objective
 
 
@@ -126,7 +146,15 @@ def groups_of(runs: Iterable[Run]) -> list[Group]:
         identity, seed = _identity(run), run.summary["seed"]
         times[identity, seed] += 1  # the same run twice is not a second seed
         found.setdefault((identity, times[identity, seed]), []).append(run)
-    return [Group(_name(group), tuple(group)) for group in found.values()]
+    names, numbers = _short(list(map(_name, found.values()))), {len(group) for group in found.values()}
+    told = len(found) == 1 or len(numbers) > 1
+    return [Group(name, tuple(group), told) for name, group in zip(names, found.values(), strict=True)]
+
+
+def pairs_of(groups: Sequence[Group]) -> list[tuple[Group, Group]]:
+    """Every group that has a baseline to be compared with, and that."""
+    others = (group for group in groups if not is_baseline(group.method))
+    return [(group, base) for group in others if (base := baseline_of(group, groups)) is not None]
 
 
 def baseline_of(group: Group, groups: Sequence[Group]) -> Group | None:
@@ -136,7 +164,7 @@ def baseline_of(group: Group, groups: Sequence[Group]) -> Group | None:
     model, data and network, which may be trained or sent in another way.
     """
     baselines = [other for other in groups if is_baseline(other.method) and _task(other) == _task(group)]
-    alike = [other for other in baselines if _setting(other) == _setting(group)]
+    alike = [other for other in baselines if other.setting == group.setting]
     chosen = alike or (baselines if len(baselines) == 1 else [])
     return chosen[0] if chosen else None
 
@@ -146,11 +174,9 @@ def _identity(run: Run) -> str:
     return json.dumps(without(run.tables, SEED), sort_keys=True, default=str)
 
 
-def _setting(group: Group) -> str:
-    tables = without(group.runs[0].tables, SEED)
-    return json.dumps(
-        {section: keys for section, keys in tables.items() if section != "method"}, sort_keys=True
-    )
+def same_task(groups: Sequence[Group]) -> bool:
+    """Whether all have one model, data and network."""
+    return all(_task(group) == _task(groups[0]) for group in groups)
 
 
 def _task(group: Group) -> list[Any]:
@@ -160,15 +186,18 @@ def _task(group: Group) -> list[Any]:
 def _name(runs: Sequence[Run]) -> str:
     """A run's own name; of several, what the names have in common once the seed is taken out."""
     if len(runs) == 1:
-        return settings_in_words(runs[0].name)
+        return runs[0].name
     bare = {re.sub(r"(^|[+/])training\.seed=[^+/]*", "", run.name).strip("+/") for run in runs}
     common = bare.pop() if len(bare) == 1 else ""
-    return settings_in_words(common) or str(runs[0].summary["method"])
+    return common or str(runs[0].summary["method"])
 
 
-def settings_in_words(name: str) -> str:
-    """A sweep's `method.name=hist+network.cells=4` as `hist, cells=4`; other names as they are."""
-    settings = [re.fullmatch(r"\w+\.(\w+)=(.+)", part) for part in name.split("+")]
-    if not all(settings):
-        return name
-    return ", ".join(s[2] if s[1] == "name" else f"{s[1]}={s[2]}" for s in settings if s)
+def _short(names: Sequence[str]) -> list[str]:
+    """The names in words; of a sweep's arms what differs alone, where that tells them apart."""
+    places, arms = zip(*(placed(name) for name in names), strict=True) if names else ((), ())
+    parts = [arm.split("+") for arm in arms]
+    if len(names) > 1 and all(map(settings_of, arms)):
+        common = set(parts[0]).intersection(*parts)
+        bare = ["+".join(part for part in each if part not in common) for each in parts]
+        arms = tuple(bare) if all(bare) else arms
+    return [settings_in_words(place + arm) for place, arm in zip(places, arms, strict=True)]

@@ -10,14 +10,18 @@ import base64
 import hashlib
 import html
 import itertools
+import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
 from plotly.offline import get_plotlyjs
 
 from histfl.files import write_whole
-from histfl.reports.plots import Plot, figure_json, on_page, on_screen
+from histfl.reports.factors import Looks
+from histfl.reports.plots import Plot, figure_json, on_screen
+from histfl.reports.style import DASHES
 from histfl.reports.tables import Cell, Table
 
 FRAME = """<!doctype html>
@@ -31,8 +35,17 @@ FRAME = """<!doctype html>
 """
 
 
+# In a notebook, too, which has not the page's styles, a remark stands below its number; at the least beside it.
+SMALL = ' <small style="display: block"'
+
+
 def escape(text: object) -> str:
     return html.escape(str(text))
+
+
+def breakable(name: str) -> str:
+    """Escaped; a long name takes another line between its settings and folders before it does within a word."""
+    return re.sub(r"([+/])", r"\1<wbr>", escape(name))
 
 
 def frame(title: str, body: str, *, refresh_seconds: int | None = None) -> str:
@@ -50,10 +63,15 @@ def frame(title: str, body: str, *, refresh_seconds: int | None = None) -> str:
     )
 
 
-def write_plots(path: Path, title: str, plots: Sequence[Plot], height: int, *, subtitle: str = "") -> None:
-    """Plots as a self-contained page of their own, whole or not at all."""
-    page = on_page(title, plots, height, subtitle=subtitle).to_html(include_plotlyjs=True)
-    write_whole(path, page.encode(errors="backslashreplace"))
+def page(title: str, answer: str, body: str, *, refresh_seconds: int | None = None) -> str:
+    """The frame of every page: its title, the answer in words, and what it rests on."""
+    header = f'<header><h1>{escape(title)}</h1><p class="answer">{escape(answer)}</p></header>'
+    return frame(title, f"{header}<main>{body}</main>", refresh_seconds=refresh_seconds)
+
+
+def write_page(path: Path, title: str, answer: str, body: str) -> None:
+    """A self-contained page, whole or not at all."""
+    write_whole(path, page(title, answer, body).encode(errors="backslashreplace"))
 
 
 def plots_html(plots: Sequence[Plot], key: str) -> str:
@@ -62,7 +80,15 @@ def plots_html(plots: Sequence[Plot], key: str) -> str:
 
 
 def _plot(plot: Plot, key: str) -> str:
-    figure, title, about = on_screen(plot), escape(plot.title), escape(plot.about)
+    # A plot with a key of its own has it in the page's controls.
+    figure, title, about = (
+        on_screen(replace(plot, key=()), template="none"),
+        escape(plot.title),
+        escape(plot.about),
+    )
+    if plot.key:
+        margin = {**figure.layout.margin.to_plotly_json(), "b": 55}
+        figure.update_layout(showlegend=False, height=plot.height, margin=margin)
     return (
         f"<figure><figcaption><b>{title}</b>{about}</figcaption>"
         f'<div class="plot" id="plot-{key}" data-figure="data-{key}" role="img" '
@@ -71,41 +97,111 @@ def _plot(plot: Plot, key: str) -> str:
     )
 
 
+def sentences_html(sentences: Sequence[str]) -> str:
+    return (
+        f"<ul>{''.join(f'<li>{escape(sentence)}</li>' for sentence in sentences)}</ul>" if sentences else ""
+    )
+
+
+def controls_html(looks: Looks) -> str:
+    """Chips that filter and are the plots' legend, and the choice of what is shown by colour and what by dash; nothing
+    where a legend tells the groups apart."""
+    if not looks.factors:
+        return ""
+    dashed = [place for place, factor in enumerate(looks.factors) if len(factor.values) <= len(DASHES)]
+    chosen = (
+        ("colour", "Colour by", range(len(looks.factors)), looks.colour),
+        ("dash", "Dash by", dashed, looks.dash),
+    )
+    selects = "".join(
+        f'<label>{words} <select data-look="{look}">{_options(looks, places, now, none=look == "dash")}</select></label>'
+        for look, words, places, now in chosen
+    )
+    chips = "".join(
+        f'<div class="chips" role="group" aria-label="{escape(factor.title)}"><b>{escape(factor.title)}</b>'
+        + "".join(
+            f'<button type="button" aria-pressed="false" data-factor="{number}" data-value="{place}">'
+            f'<svg width="22" height="8" aria-hidden="true"><line x1="0" y1="4" x2="22" y2="4"></line></svg>'
+            f"{escape(value)}</button>"
+            for place, value in enumerate(factor.values)
+        )
+        + "</div>"
+        for number, factor in enumerate(looks.factors)
+    )
+    return (
+        f'<div class="controls" id="controls"><div class="chips">{selects}<span class="quiet" id="shown" role="status">'
+        f'{looks.groups} of {looks.groups} shown</span><button type="button" id="all">Show all</button></div>{chips}'
+        f'<script type="application/json" id="looks">{script_json(looks.as_json())}</script></div>'
+    )
+
+
+def _options(looks: Looks, places: Iterable[int], now: int | None, *, none: bool) -> str:
+    entries = [(-1, "nothing")] if none else []
+    entries += [(place, looks.factors[place].title) for place in places]
+    return "".join(
+        f'<option value="{place}"{" selected" if place == (-1 if now is None else now) else ""}>{escape(title)}</option>'
+        for place, title in entries
+    )
+
+
 def script_json(text: str) -> str:
     """JSON that cannot end the script element it lies in."""
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
-def table_html(table: Table, caption: str, key: str) -> str:
-    """A table that scrolls by itself on a small screen; numbers carry their unrounded value."""
-    head = "".join(f'<th scope="col">{escape(column.title)}</th>' for column in table.columns)
+def table_html(
+    table: Table, caption: str, key: str, *, groups: Sequence[int] = (), reach: bool = True
+) -> str:
+    """A table that scrolls by itself on a small screen, and that the page's script sorts; numbers carry their unrounded
+    value, and rows the place of their group in `groups`, by which they are filtered. Without `reach` the lowest and
+    the highest of the seeds are left to another table."""
+    words = [_of_words(table, place) for place in range(len(table.columns))]
+    head = "".join(
+        f'<th scope="col"{mark}>{escape(column.title)}</th>'
+        for column, mark in zip(table.columns, words, strict=True)
+    )
     if any(column.group for column in table.columns):
         runs = [
             (name, len(list(run)))
             for name, run in itertools.groupby(column.group for column in table.columns)
         ]
-        groups = "".join(
+        headings = "".join(
             f'<th scope="colgroup" colspan="{width}">{escape(name)}</th>' if name else "<td></td>" * width
             for name, width in runs
         )
-        head = f"{groups}</tr><tr>{head}"
-    body = "".join(f"<tr>{_row(row)}</tr>" for row in table.rows)
+        head = f"{headings}</tr><tr>{head}"
+    marks = [f' data-group="{group}"' for group in groups] or [""] * len(table.rows)
+    body = "".join(
+        f"<tr{mark}>{_row(row, words, reach)}</tr>" for mark, row in zip(marks, table.rows, strict=True)
+    )
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}"><table id="{key}">'
-        f"<caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+        f'<p class="caption" id="{key}-caption">{escape(caption)}</p>'
+        f'<div class="scroll" tabindex="0" role="region" aria-labelledby="{key}-caption">'
+        f'<table id="{key}" aria-labelledby="{key}-caption"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
     )
 
 
-def _row(row: Iterable[Cell]) -> str:
-    first, *rest = row
-    return f'<th scope="row">{escape(first.text)}</th>' + "".join(_cell(cell) for cell in rest)
+def _of_words(table: Table, place: int) -> str:
+    """The mark of a column without numbers."""
+    cells = [row[place] for row in table.rows]
+    return ' class="words"' if cells and all(isinstance(cell.value, str) for cell in cells) else ""
 
 
-def _cell(cell: Cell) -> str:
+def _row(row: Sequence[Cell], words: Sequence[str], reach: bool) -> str:
+    rest = zip(row[1:], words[1:], strict=True)
+    return f'<th scope="row">{breakable(row[0].text)}</th>' + "".join(
+        _cell(cell, mark, reach) for cell, mark in rest
+    )
+
+
+def _cell(cell: Cell, mark: str, reach: bool) -> str:
     value = "" if cell.value is None else f' data-value="{escape(cell.value)}"'
-    better = ' class="better"' if cell.note.endswith("less") else ""
-    note = f"<small>{escape(cell.note)}</small>" if cell.note else ""
-    return f"<td{value}{better}>{escape(cell.text)}{note}</td>"
+    remarks = [cell.deviation, cell.reach if reach else ""]
+    small = "".join(f"{SMALL}>{escape(text)}</small>" for text in remarks if text)
+    if cell.note:
+        better = ' class="better"' if cell.note.endswith("less") else ""
+        small += f"{SMALL}{better}>{escape(cell.note)}</small>"
+    return f"<td{mark}{value}>{escape(cell.text)}{small}</td>"
 
 
 def _hash(script: str) -> str:

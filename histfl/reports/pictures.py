@@ -12,13 +12,14 @@ from rich import table as terminal
 
 from histfl import data as datasets
 from histfl.arrays import Floats, Ints
-from histfl.reports.html import write_plots
+from histfl.errors import UsageError
+from histfl.reports.html import plots_html, table_html, write_page
 from histfl.reports.plots import Axis, Bars, HeatMap, Plot, Rule
 from histfl.reports.style import GREY, cell_colours
 from histfl.reports.tables import Cell, Column, Table
-from histfl.runs.build import build_network, build_split, load_data
 from histfl.runs.config import Config
-from histfl.runs.pictures import SHARED
+from histfl.runs.named import build_network, build_split, load_data
+from histfl.runs.pictures import NOBODY, SHARED
 from histfl.runs.work import check_clients, described_cells
 
 Picture = dict[str, Any]
@@ -28,14 +29,15 @@ SHOWN_CLIENTS = 40
 
 
 def partition_plot(partition: Picture, title: str = "", about: str = "") -> Plot:
-    """A row a cut layer, a stripe a unit, coloured by the cell that holds it."""
+    """A row a cut layer, a stripe a unit, coloured by the cell that holds it; one that nobody holds is blank."""
     layers, cells, numbers = partition["layers"], partition["cells"], _cell_numbers(partition)
     width = max(len(layer["owner"]) for layer in layers)
     owners = np.full((len(layers), width), np.nan)
     for row, layer in enumerate(layers):
         owners[row, : len(layer["owner"])] = layer["owner"]
+    owners[owners == NOBODY] = np.nan
     shared = bool((owners == SHARED).any())
-    names = (["every cell"] if shared else []) + [f"cell {number}" for number in numbers]
+    names = (["several cells"] if shared else []) + [f"cell {number}" for number in numbers]
     heat = HeatMap(
         owners,
         tuple(([GREY] if shared else []) + cell_colours(cells)),
@@ -63,11 +65,16 @@ def partition_table(partition: Picture) -> Table:
     columns = (Column("layer", "layer"), *(Column(f"cell_{cell}", f"cell {cell}") for cell in numbers))
     rows = []
     for layer in partition["layers"]:
-        owner = np.array(layer["owner"], dtype=int)
-        shared = int((owner == SHARED).sum())
-        counts = [int((owner == cell).sum()) + shared for cell in range(len(numbers))]
+        counts = (layer.get("held") or _held_by_all(layer["owner"], len(numbers)))[: len(numbers)]
         rows.append((Cell(layer["name"], layer["name"]), *(Cell(str(count), count) for count in counts)))
     return Table(columns, tuple(rows))
+
+
+def _held_by_all(owners: Sequence[int], cells: int) -> list[int]:
+    """The units that each cell holds, in pictures that do not say: a shared one was then every cell's."""
+    owner = np.array(owners, dtype=int)
+    shared = int((owner == SHARED).sum())
+    return [int((owner == cell).sum()) + shared for cell in range(cells)]
 
 
 def _cell_numbers(partition: Picture) -> list[int]:
@@ -82,7 +89,7 @@ def _numbered(owners: Floats, numbers: Sequence[int]) -> Floats:
 
 
 def label_plot(labels: Picture, title: str = "", about: str = "") -> Plot:
-    """A column a client, a row a class; the darker, the more samples. Lines part the cells."""
+    """A column a client, a row a class; the brighter, the more samples. Lines part the cells."""
     counts = np.array(labels["client_counts"]).T
     clients, cells = labels["shown_clients"], labels["shown_cells"]
     heat = HeatMap(
@@ -157,6 +164,11 @@ def label_mix_of(config: Config, data_dir: Path | None) -> LabelMix:
     """The label mix that a run of `config` trains on."""
     check_clients(config, described_cells(config))
     train, _ = load_data(config, data_dir)
+    if not train.class_names:
+        raise UsageError(
+            f"the targets of data {config.data.name!r} are {train.targets.dtype} of shape {tuple(train.targets.shape)} and "
+            "no classes; there is no label mix to show"
+        )
     network = build_network(config)
     split = build_split(config, train, network)
     mix = datasets.label_mix(split, train.targets.numpy(), train.num_classes)
@@ -166,14 +178,34 @@ def label_mix_of(config: Config, data_dir: Path | None) -> LabelMix:
 def draw_label_mix(mix: LabelMix, path: Path) -> None:
     """Two stacked bar charts, cells and clients, as one self-contained page."""
     plots = []
-    for title, counts in (("by cell", mix.cells), ("by client", mix.clients)):
+    for what, counts in (("cell", mix.cells), ("client", mix.clients)):
         places, names = np.arange(len(counts)), mix.class_names
         bars = [
             Bars(name, places, counts[:, label], _colour(label, len(names)))
             for label, name in enumerate(names)
         ]
-        plots.append(Plot(title, "", Axis(), Axis(), tuple(bars), bars="stack"))
-    write_plots(path, "Samples by label", plots, 800)
+        axes = Axis(what, whole=True), Axis("samples")
+        plots.append(Plot(f"Samples by {what}", "A colour a label.", *axes, tuple(bars), bars="stack"))
+    columns = (Column("cell", "cell"), *(Column(name, name) for name in (*mix.class_names, "samples")))
+    rows = (
+        tuple(Cell(str(number), int(number)) for number in (cell, *counts, counts.sum()))
+        for cell, counts in enumerate(mix.cells)
+    )
+    table = table_html(Table(columns, tuple(rows)), "Samples by cell and label.", "cells")
+    write_page(path, "Samples by label", mix_sentence(mix), plots_html(plots, "mix") + table)
+
+
+def mix_sentence(mix: LabelMix) -> str:
+    """How many of the labels clients and cells hold."""
+    held = {"client": (mix.clients > 0).sum(axis=1), "cell": (mix.cells > 0).sum(axis=1)}
+    spans = {
+        who: str(low) if (low := counts.min()) == (high := counts.max()) else f"{low} to {high}"
+        for who, counts in held.items()
+    }
+    return (
+        f"Of {len(mix.class_names)} labels a client holds {spans['client']} and a cell {spans['cell']}: "
+        f"{len(mix.clients)} clients in {len(mix.cells)} cells, {mix.clients.sum():,} samples."
+    )
 
 
 def _colour(index: int, of: int) -> str:

@@ -1,51 +1,22 @@
-"""What a plot shows, described once, and its two drawers: plotly for the screen, matplotlib for paper.
+"""What a plot shows, described once, and the drawer for the screen, plotly; `paper.py` has the one for paper.
 
-Nothing outside this module talks to either library; everything else describes what is to be seen.
+Nothing outside these two modules talks to a library that draws; everything else describes what is to be seen.
 """
 
 from __future__ import annotations
 
-import io
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 import plotly.graph_objects as go
 import plotly.io
 from plotly.colors import hex_to_rgb
-from plotly.subplots import make_subplots
 
 from histfl.arrays import Floats, Ints
-from histfl.errors import missing_extra
-from histfl.reports.style import DASHES, shown_name, steps
+from histfl.reports.style import GREY, shown_name, shown_names, steps
 
-COLUMN_INCHES = (3.5, 2.5)  # one column of a two-column paper
-PANEL_INCHES = (4.2, 3.3)
-# Embedded TrueType: publishers refuse matplotlib's default Type 3 fonts.
-PAPER = {
-    "font.size": 8,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.alpha": 0.3,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "lines.linewidth": 1.2,
-    "legend.fontsize": 7,
-    "legend.frameon": False,
-    "pdf.fonttype": 42,
-    "text.usetex": False,
-    "text.parse_math": False,  # a dollar in a name is a dollar
-    "svg.hashsalt": "histfl",
-}
-PANELS = PAPER | {
-    "figure.facecolor": "white",
-    "text.parse_math": True,  # powers of ten on log axes
-    "axes.titlesize": 9,
-    "legend.fontsize": 6,
-}
-PAPER_DASHES = dict(zip(DASHES, ("-", "--", ":", "-.", (0, (10, 3)), (0, (10, 3, 1, 3))), strict=True))
+LOG_TICKS = 4  # over several decades 1, 2 and 5 of each, whose names have room
 
 
 @dataclass(frozen=True)
@@ -57,6 +28,7 @@ class Axis:
     from_zero: bool = False
     ticks: tuple[tuple[float, str], ...] = ()
     whole: bool = False  # numbers without a fraction
+    share: bool = False  # parts of a whole, in per cent
     downwards: bool = False
     limits: tuple[float, float] | None = None
 
@@ -65,7 +37,8 @@ class Axis:
 class Line:
     """`y` [point], or [line, point] for several lines of one name that `texts` tells apart; nan is a gap.
 
-    The band reaches from its first to its second values [point]; `width` is in pixels of a screen.
+    The band reaches from its first to its second values [point]; `width` is in pixels of a screen. `group` is the
+    place of the compared group that it shows, by which a page recolours and filters.
     """
 
     name: str
@@ -77,12 +50,14 @@ class Line:
     band: tuple[Floats, Floats] | None = None
     markers: bool = False
     texts: tuple[str, ...] = ()
+    group: int | None = None
 
 
 @dataclass(frozen=True)
 class Bars:
     """A bar a place; `shift` moves them beside their place. `hover` is a text in plotly's notation, in which
-    `customdata` are the numbers `further` [bar, number]."""
+    `customdata` are the numbers `further` [bar, number]. `groups` are those of which a bar each is, and `texts` stand
+    at the bars' ends."""
 
     name: str
     places: Floats | Ints
@@ -95,21 +70,26 @@ class Bars:
     width: float | None = None
     hover: str | None = None
     further: Floats | None = None
+    groups: tuple[int, ...] = ()
+    texts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class HeatMap:
     """Values [row, column] in a named scale of colours, or each in one of `colours`, of which the first is that of
-    the value `lowest`. Where colours have `names` they stand in the legend, else a bar shows the scale."""
+    the value `lowest`. Where colours have `names` they stand in the legend, where fields have `texts` these say the
+    values, else a bar shows the scale; `limits` are the values of its ends."""
 
     values: Floats | Ints
     colours: str | tuple[str, ...]
     title: str  # of the scale
     hover: str
-    further: Floats | Ints
+    further: Floats | Ints | None = None
     names: tuple[str, ...] = ()
     lowest: int = 0
     gaps: tuple[int, int] = (0, 0)  # between columns and rows, in pixels
+    texts: tuple[tuple[str, ...], ...] = ()
+    limits: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -127,7 +107,8 @@ Mark = Line | Bars | HeatMap | Rule
 
 @dataclass(frozen=True)
 class Plot:
-    """A plot with its title and, for those who do not see it, what it shows; `height` in pixels, without legend."""
+    """A plot with its title and, for those who do not see it, what it shows; `height` in pixels, without legend.
+    `key` is the legend where it is not the marks' own names."""
 
     title: str
     about: str
@@ -136,37 +117,34 @@ class Plot:
     marks: tuple[Mark, ...]
     height: int = 400
     bars: Literal["group", "stack", "overlay"] = "group"
+    key: tuple[Line, ...] = ()
 
 
-def on_screen(plot: Plot) -> go.Figure:
-    """The plot without its title, in the reports' frame: a legend below that grows with its entries, up to a point."""
-    figure = go.Figure()
-    _add(figure, plot)
-    entries = sum(isinstance(mark, Line | Bars) for mark in plot.marks)
+def on_screen(plot: Plot, template: str = "plotly_white") -> go.Figure:
+    """The plot without its title, in the reports' frame: a legend below that grows with its entries, up to a point.
+    A page that brings its own `template` does without plotly's, which take it long to copy."""
+    figure = go.Figure(layout={"template": template})
+    _add(figure, without_bands(plot) if plot.key else plot)
+    if plot.key:
+        figure.update_traces(showlegend=False)
+        figure.add_traces(
+            [_line(entry, None)[0].update(x=[None], y=[None], mode="lines") for entry in plot.key]
+        )
+    entries = len(plot.key) or sum(isinstance(mark, Line | Bars) for mark in plot.marks)
     legend = min(22 * ((entries + 1) // 2), 260) if entries else 30
     return figure.update_layout(
-        template="plotly_white",
         height=plot.height + legend,
         margin={"l": 60, "r": 15, "t": 15, "b": 55 + legend},
         legend={"orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom", "x": 0},
         hovermode="closest",
+        hoverlabel={"namelength": -1},
     )
 
 
-def on_page(title: str, plots: Sequence[Plot], height: int, *, subtitle: str = "") -> go.Figure:
-    """The plots one below the other, a legend beside them in which a name of several plots stands once."""
-    figure = make_subplots(
-        rows=len(plots), cols=1, subplot_titles=[plot.title for plot in plots], vertical_spacing=0.15
-    )
-    for row, plot in enumerate(plots, start=1):
-        _add(figure, plot, row=row, col=1)
-    times, shown = Counter(trace.name for trace in figure.data), set()
-    for trace in figure.data:
-        if times[trace.name] > 1:
-            trace.update(legendgroup=trace.name, showlegend=trace.name not in shown)
-            shown.add(trace.name)
-    words = {"text": title} | ({"subtitle": {"text": subtitle}} if subtitle else {})
-    return figure.update_layout(template="plotly_white", height=height, title=words)
+def without_bands(plot: Plot) -> Plot:
+    """So many lines that they have a key: their bands would hide one another."""
+    marks = (replace(mark, band=None) if isinstance(mark, Line) else mark for mark in plot.marks)
+    return replace(plot, marks=tuple(marks))
 
 
 def figure_json(figure: go.Figure) -> str:
@@ -176,38 +154,44 @@ def figure_json(figure: go.Figure) -> str:
     return str(plotly.io.to_json(described, validate=False))
 
 
-def _add(figure: go.Figure, plot: Plot, **place: int) -> None:
+def _add(figure: go.Figure, plot: Plot) -> None:
     for index, mark in enumerate(plot.marks):
         match mark:
             case Line():
-                traces = _line(mark, None if place else str(index))
+                figure.add_traces(_line(mark, str(index)))
             case Bars():
-                traces = [_bars(mark)]
+                figure.add_trace(_bars(mark))
                 figure.update_layout(barmode=plot.bars)
             case HeatMap():
-                traces = _heat_map(mark)
+                figure.add_traces(_heat_map(mark))
             case Rule():
-                traces, add = [], figure.add_vline if mark.upright else figure.add_hline
-                add(mark.at, line={"color": mark.colour, "dash": mark.dash, "width": 2}, **place)
-        for trace in traces:
-            figure.add_trace(trace, **place)
-    figure.update_xaxes(**_axis(plot.x), **place)
-    figure.update_yaxes(**_axis(plot.y), **place)
+                add = figure.add_vline if mark.upright else figure.add_hline
+                add(mark.at, line={"color": mark.colour, "dash": mark.dash, "width": 2})
+    if any(isinstance(mark, HeatMap) for mark in plot.marks):  # lines would run through empty fields
+        figure.update_layout(
+            xaxis_showgrid=False, yaxis_showgrid=False, xaxis_zeroline=False, yaxis_zeroline=False
+        )
+    figure.update_xaxes(**_axis(plot.x))
+    figure.update_yaxes(**_axis(plot.y))
 
 
 def _axis(axis: Axis) -> dict[str, Any]:
     drawn: dict[str, Any] = {"title_text": axis.label} if axis.label else {}
     if axis.scale != "linear":
-        drawn["type"] = "log"
+        drawn |= {"type": "log", "nticks": LOG_TICKS}
     if axis.scale == "powers":
         drawn["exponentformat"] = "power"
+    if axis.scale == "log":  # whole numbers: plotly's own 20 and 50 are a small 2 and 5
+        drawn["tickformat"] = ".6~g"
     if axis.from_zero:
         drawn["rangemode"] = "tozero"
     if axis.ticks:
         places, names = zip(*axis.ticks, strict=True)
-        drawn |= {"tickvals": places, "ticktext": [shown_name(name) for name in names], "automargin": True}
+        drawn |= {"tickvals": places, "ticktext": [shown_names(name) for name in names], "automargin": True}
     if axis.whole:
         drawn["tickformat"] = "d"
+    if axis.share:
+        drawn |= {"tickformat": ".3~%", "hoverformat": ".1%"}
     if axis.downwards:
         drawn["autorange"] = "reversed"
     if axis.limits:
@@ -219,7 +203,9 @@ def _line(line: Line, group: str | None) -> list[go.Scatter]:
     """One trace, whose gaps part several lines, over that of the band."""
     lines = np.atleast_2d(line.y)
     gap = np.full((len(lines), 1), np.nan)
-    common = {"name": shown_name(line.name), "legendgroup": group}
+    common: dict[str, Any] = {"name": shown_name(line.name), "legendgroup": group}
+    if line.group is not None:
+        common["meta"] = {"group": line.group}
     drawn = go.Scatter(
         x=np.hstack((np.tile(line.x, (len(lines), 1)), gap)).ravel()[:-1],
         y=np.hstack((lines, gap)).ravel()[:-1],
@@ -247,7 +233,10 @@ def _line(line: Line, group: str | None) -> list[go.Scatter]:
 
 
 def _bars(bars: Bars) -> go.Bar:
-    x, y = (bars.values, bars.places) if bars.sideways else (bars.places, bars.values)
+    places, values = (
+        (bars.places.tolist(), bars.values.tolist()) if bars.groups else (bars.places, bars.values)
+    )
+    x, y = (values, places) if bars.sideways else (places, values)
     return go.Bar(
         x=x,
         y=y,
@@ -262,6 +251,10 @@ def _bars(bars: Bars) -> go.Bar:
         },
         customdata=bars.further,
         hovertemplate=bars.hover,
+        text=bars.texts or None,
+        textposition="outside" if bars.texts else None,
+        cliponaxis=False if bars.texts else None,
+        meta={"groups": bars.groups} if bars.groups else None,
     )
 
 
@@ -269,93 +262,28 @@ def _heat_map(heat: HeatMap) -> list[go.Heatmap | go.Scatter]:
     drawn = go.Heatmap(
         z=heat.values,
         colorscale=heat.colours if isinstance(heat.colours, str) else steps(heat.colours),
-        showscale=not heat.names,
+        showscale=not (heat.names or heat.texts),
         colorbar={"title": {"text": heat.title}},
         customdata=heat.further,
         xgap=heat.gaps[0],
         ygap=heat.gaps[1],
         hovertemplate=f"{heat.hover}<extra></extra>",
     )
+    if heat.limits:
+        drawn.update(zmin=heat.limits[0], zmax=heat.limits[1])
     if not isinstance(heat.colours, str):
         drawn.update(zmin=heat.lowest - 0.5, zmax=heat.lowest + len(heat.colours) - 0.5)
-    square = {"symbol": "square", "size": 12}
-    squares = (
+    square = {"symbol": "square", "size": 12, "line": {"width": 1, "color": GREY}}
+    further = [
         go.Scatter(x=[None], y=[None], mode="markers", name=name, marker={"color": colour, **square})
         for name, colour in zip(heat.names, heat.colours, strict=False)
-    )
-    return [drawn, *squares]
-
-
-def on_paper(plot: Plot, what: str) -> dict[str, bytes]:
-    """A column's plot of lines and bars as PDF and PNG; `what` names it where matplotlib is missing."""
-    kinds = {"pdf": {"CreationDate": None}, "png": None}  # no date: the same runs give the same file
-    return _drawn([plot], PAPER, COLUMN_INCHES, kinds, what)
-
-
-def as_svg(plots: Sequence[Plot], what: str) -> bytes:
-    """The plots side by side with their titles; the same plots give the same bytes."""
-    inches = (PANEL_INCHES[0] * len(plots), PANEL_INCHES[1])
-    return _drawn(plots, PANELS, inches, {"svg": {"Date": None}}, what)["svg"]
-
-
-def _drawn(
-    plots: Sequence[Plot],
-    style: dict[str, Any],
-    inches: tuple[float, float],
-    kinds: dict[str, Any],
-    what: str,
-) -> dict[str, bytes]:
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise missing_extra(what, "figures", error) from None
-    files = {kind: io.BytesIO() for kind in kinds}
-    with matplotlib.rc_context(style):
-        figure = Figure(figsize=inches, layout="constrained")
-        for axes, plot in zip(figure.subplots(1, len(plots), squeeze=False)[0], plots, strict=True):
-            _draw(axes, plot)
-            axes.set_title(plot.title if style is PANELS else "")
-        for kind, metadata in kinds.items():
-            figure.savefig(files[kind], format=kind, dpi=300, metadata=metadata)
-    return {kind: file.getvalue() for kind, file in files.items()}
-
-
-def _draw(axes: Any, plot: Plot) -> None:
-    """With matplotlib; bars are sideways and stacked."""
-    ends: Any = 0.0
-    for mark in plot.marks:
-        if isinstance(mark, Line):
-            _draw_line(axes, mark)
-        elif isinstance(mark, Bars):
-            hatch = {"hatch": "///", "edgecolor": "white"} if mark.hatched else {}
-            axes.barh(mark.places, mark.values, left=ends, color=mark.colour, label=mark.name, **hatch)
-            ends = ends + mark.values
-        else:
-            raise TypeError(f"{type(mark).__name__} is drawn on screens alone")
-    axes.set(xlabel=plot.x.label, ylabel=plot.y.label)
-    if plot.x.from_zero:
-        axes.set_xlim(left=0)
-    if plot.y.from_zero:
-        axes.set_ylim(bottom=0)
-    if plot.y.scale != "linear":
-        axes.set_yscale("log")
-    if plot.y.ticks:
-        axes.set_yticks(*zip(*plot.y.ticks, strict=True))
-    if plot.y.downwards:
-        axes.invert_yaxis()
-    if plot.marks:
-        axes.legend()
-
-
-def _draw_line(axes: Any, line: Line) -> None:
-    style = {"color": line.colour, "linestyle": PAPER_DASHES[line.dash]}
-    if line.markers:
-        error = None if line.band is None else np.stack((line.y - line.band[0], line.band[1] - line.y))
-        points = {"marker": "o", "markersize": 3, "capsize": 2}
-        axes.errorbar(line.x, line.y, yerr=error, label=line.name, **points, **style)
-        return
-    for place, y in enumerate(np.atleast_2d(line.y)):
-        axes.plot(line.x, y, label=line.name if place == 0 else None, **style)
-    if line.band is not None:
-        axes.fill_between(line.x, *line.band, color=line.colour, alpha=0.2, linewidth=0)
+    ]
+    if heat.texts:
+        # Fields without a value have the page's colour, on which plotly would write in its own dark ink.
+        texts, empty = np.array(heat.texts, dtype=object), np.isnan(heat.values)
+        drawn.update(text=np.where(empty, "", texts), texttemplate="%{text}")
+        y, x = np.nonzero(empty)
+        further.append(
+            go.Scatter(x=x, y=y, text=texts[empty], mode="text", showlegend=False, hoverinfo="skip")
+        )
+    return [drawn, *further]

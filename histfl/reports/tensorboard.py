@@ -13,7 +13,7 @@ from plotly.colors import hex_to_rgb, unlabel_rgb
 
 from histfl.errors import missing_extra
 from histfl.reports.style import GREY, cell_colours
-from histfl.runs.pictures import SHARED
+from histfl.runs.pictures import NOBODY
 from histfl.runs.records import Record, scalars
 from histfl.runs.run import Run
 
@@ -62,15 +62,17 @@ class TensorBoard:
 
 
 def partition_image(partition: Record) -> npt.NDArray[np.uint8]:
-    """[height, width, 3]: a band a layer, a stripe a unit in the colour of its cell."""
-    colours = np.array([_rgb(GREY), *map(_rgb, cell_colours(partition["cells"]))], dtype=np.uint8)
+    """[height, width, 3]: a band a layer, a stripe a unit in the colour of its cell, grey of several, white of none."""
+    colours = np.array(
+        [(255, 255, 255), _rgb(GREY), *map(_rgb, cell_colours(partition["cells"]))], dtype=np.uint8
+    )
     layers = partition["layers"]
     image = np.full((len(layers) * (STRIPE + GAP) - GAP, WIDTH, 3), 255, dtype=np.uint8)
     for row, layer in enumerate(layers):
         owner = np.array(layer["owner"], dtype=int)
         units = owner[np.arange(WIDTH) * len(owner) // WIDTH]
         top = row * (STRIPE + GAP)
-        image[top : top + STRIPE] = colours[units - SHARED]
+        image[top : top + STRIPE] = colours[units - NOBODY]
     return image
 
 

@@ -168,7 +168,7 @@ def test_text_and_picture(two_cells: Path, tmp_path: Path, capsys: pytest.Captur
     page = tmp_path / "plan.html"
     code, out, _ = call(capsys, two_cells, "--vary", "cells=1,2", "--draws", 2, "--plot", page)
     assert code == 0
-    assert "2 cells, 2 clients; mlp: 238510 parameters, cut: fc1 (300 units of 795)" in out
+    assert "2 cells, 2 clients; mlp: 238,510 parameters, cut: fc1 (300 units of 795 parameters)" in out
     assert "seconds a round by network.cells" in out
     assert "\u2026" not in out
     assert "gap 0.00%" in " ".join(out.split())
@@ -207,6 +207,7 @@ def test_ten_thousand_cells(tmp_path: Path) -> None:
     assert answer["seconds_per_round"]["oma.optimised"] < answer["seconds_per_round"]["oma.uniform"]
     assert plan_tables(planning)[0].row_count == 20
     assert "\u2026" not in text_of(planning)
+    assert "rank 501 to 1000" in text_of(planning)  # places by speed, which are no cell numbers
     groups = groups_by_speed(planning.plan, 20)
     assert sorted(np.concatenate(groups)) == list(range(10_000))
     seconds = planning.plan.cells["uniform"].sizes.seconds
@@ -367,20 +368,33 @@ def test_what_a_large_model_computes_turns_the_answer(capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize("uplink", ["fdma", "tdma"])
-def test_a_plan_with_counted_operations_foretells_the_run(uplink: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("codec", ["plain", "quantise", "top-k"])
+@pytest.mark.parametrize("sizes", ["uniform", "optimised"])
+def test_a_plan_with_counted_operations_foretells_the_run(
+    uplink: str, codec: str, sizes: str, tmp_path: Path
+) -> None:
     network = tmp_path / "network.toml"
     network.write_text("[[cells]]\ncount = 3\nclients = 3\ncpu_hz = [1e6, 1e8]\nsnr_db = [0, 40]\n")
     settings = [f"network.profile={network}", f"uplink.name={uplink}", "model.name=lenet5"]
-    settings += ["method.sizes=optimised", "training.local_steps=1", "training.edge_rounds=2"]
-    settings += ["training.rounds=2", "training.batch_size=4"]
+    settings += [f"method.sizes={sizes}", "training.local_steps=1", "training.edge_rounds=2"]
+    settings += ["training.rounds=2", "training.batch_size=4", f"codec.name={codec}"]
     planned = make_plan(PlanRequest("quickstart", settings=tuple(settings), draws=2)).plan
     run = execute(prepare(load_config("quickstart", settings), device="cpu"))
     mean = run.summary["simulated_seconds"] / 2
-    assert planned.seconds_per_round["oma.optimised"] == pytest.approx(mean, rel=3e-3)
+    assert planned.seconds_per_round[f"oma.{sizes}"] == pytest.approx(mean, rel=1e-12)
     for record in run.records:
         assert record["latency"]["predicted_seconds"] == pytest.approx(
             record["latency"]["seconds"], rel=1e-12
         )
+
+
+def test_a_band_too_narrow_for_the_air_is_planned_for_what_it_can_carry(two_cells: Path) -> None:
+    narrow = "uplink.bandwidth_hz=1e4"
+    seconds = make_plan(tiny_request(two_cells, narrow)).plan.seconds_per_round
+    assert seconds["oma.hfedavg"] > seconds["oma.optimised"] > 0
+    assert seconds["aircomp.hfedavg"] is seconds["aircomp.optimised"] is None
+    with pytest.raises(UsageError, match="narrower than one sub-channel"):
+        make_plan(tiny_request(two_cells, narrow, "uplink.name=aircomp"))
 
 
 def test_a_plan_says_where_its_computing_comes_from(capsys: pytest.CaptureFixture[str]) -> None:
@@ -399,7 +413,7 @@ def test_a_plan_tells_the_share_of_a_cell_and_cells_of_few_units(
     (warning,) = plan["warnings"]
     assert "a cell holds 3 of the 300 units of layer 'fc1'" in warning
     shown = histfl_command("plan", "mlp", *network).out
-    assert "with uniform sizes each cell trains 1.0 % of the model's 238,510 parameters" in shown
+    assert "with uniform sizes each cell trains 1.0% of the model's 238,510 parameters" in shown
     assert "a cell holds 3 of the 300 units" in shown
     varied = histfl_command("plan", "mlp", "--draws", "2", "--vary", "cells=4,60", "--json").json
     assert varied["warnings"] == []

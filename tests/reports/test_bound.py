@@ -231,6 +231,9 @@ def test_plot_is_one_page_with_every_term(
     assert command(capsys, str(run), "--plot", str(page))[0] == 0
     text = page.read_text("utf-8")
     assert "model outside the submodel" in text
+    assert "N is the number of cells" in text  # the letters of the formulas, and what they came to
+    assert f'data-value="{bound_in(run).final.constants.smoothness}"' in text
+    assert f'data-value="{bound_in(run).binding.limit}"' in text
     assert '<script src="http' not in text
     figure = on_screen(bound_plot(bound_in(run)))
     assert [trace.name for trace in figure.data[:3]] == [
@@ -300,9 +303,16 @@ def test_a_folder_without_a_run_names_those_inside(run: Path, tmp_path: Path) ->
         bound_in(tmp_path / "nowhere")
 
 
-def test_other_methods_have_no_theorem(tmp_path: Path) -> None:
-    folder = train(tmp_path / "run", "method.name=hfedavg", "training.rounds=1")
-    with pytest.raises(UsageError, match="run of method 'hfedavg'"):
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("method.name=hfedavg", "run of method 'hfedavg'"),
+        ("method.scale=0.5", "method.scale = 0.5; the theorems are about submodels that are not scaled"),
+    ],
+)
+def test_other_methods_have_no_theorem(setting: str, told: str, tmp_path: Path) -> None:
+    folder = train(tmp_path / "run", setting, "training.rounds=1")
+    with pytest.raises(UsageError, match=told):
         bound_in(folder)
 
 

@@ -15,7 +15,6 @@ from commands import SMALL
 from runs_for_tests import made_up_rounds
 
 from histfl.reports.live import Telling
-from histfl.reports.style import LINE_COLOURS
 from histfl.reports.tensorboard import TensorBoard, partition_image
 from histfl.runs.loading import load_config
 from histfl.runs.records import Record, scalars
@@ -110,7 +109,7 @@ def test_the_picture_has_a_stripe_of_its_cells_colour_for_each_unit() -> None:
     layer = {"name": "fc", "units": 4, "owner": [0, 1, -1, 1]}
     image = partition_image({"round": 1, "cells": 2, "groups": 1, "layers": [layer]})
     shown = ["#{:02X}{:02X}{:02X}".format(*image[0, column]) for column in (0, 300, 600, 1000)]
-    assert shown == [LINE_COLOURS[0], LINE_COLOURS[1], "#8A8A8A", LINE_COLOURS[1]]
+    assert shown == ["#404286", "#FDE725", "#8A8A8A", "#FDE725"]
     assert image.shape == (24, 1024, 3)
     assert image.dtype == np.uint8
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
-from histfl.reports.plots import Axis, Bars, HeatMap, Line, Plot, as_svg, on_page, on_paper, on_screen
+from histfl.reports.paper import as_svg, on_paper
+from histfl.reports.plots import Axis, Bars, HeatMap, Line, Plot, on_screen
 
 PACKAGE = Path(__file__).parents[2] / "histfl"
 X = np.array([1.0, 2.0, 3.0])
@@ -40,15 +44,37 @@ def test_lines_of_one_name_have_gaps_and_a_single_point_is_a_mark() -> None:
     assert drawn.mode == "markers"
 
 
-def test_a_name_of_two_plots_stands_in_the_legend_once() -> None:
-    above, below = Bars("shirt", X, X, "#0072B2"), Bars("shirt", X, X, "#0072B2")
-    figure = on_page("both", [plot(above, Bars("shoe", X, X, "#D55E00")), plot(below, title="two")], 500)
-    assert [(trace.name, trace.showlegend) for trace in figure.data] == [
-        ("shirt", True),
-        ("shoe", None),
-        ("shirt", False),
-    ]
-    assert [title.text for title in figure.layout.annotations] == ["the title", "two"]
+def test_a_key_stands_in_the_legend_in_place_of_the_lines() -> None:
+    key = (Line("rate 0.1", X[:0], X[:0], "#0072B2"), Line("hist", X[:0], X[:0], "#8a8a8a", "dash"))
+    lines = tuple(Line(f"line {n}", X, X * n, "#0072B2", group=n) for n in (1, 2))
+    drawn = replace(plot(*lines), key=key)
+    figure = on_screen(drawn)
+    assert [trace.name for trace in figure.data if trace.showlegend is not False] == ["rate 0.1", "hist"]
+    assert [trace.meta for trace in figure.data[:2]] == [{"group": 1}, {"group": 2}]
+    pytest.importorskip("matplotlib", reason="the extra figures is not installed")
+    svg = as_svg([drawn], "it").decode()
+    assert "<!-- rate 0.1 -->" in svg
+    assert "<!-- line 1 -->" not in svg
+
+
+def test_hatched_bars_have_no_edges_that_hide_them() -> None:
+    pytest.importorskip("matplotlib", reason="the extra figures is not installed")
+    marks = (
+        Bars("compute", X, np.array([1.0, 0.0, 0.0]), "#0000ff", sideways=True),
+        Bars("uplink", X, np.array([0.0, 0.004, 0.0]), "#00ff00", sideways=True, hatched=True),
+    )
+    drawn = replace(plot(*marks), y=Axis("run"))
+    with Image.open(io.BytesIO(on_paper(drawn, "it")["png"])) as picture:
+        pixels = np.asarray(picture.convert("RGB")).astype(int)
+    green = (pixels[:, :900, 1] > 200) & (pixels[:, :900, 0] < 60) & (pixels[:, :900, 2] < 60)
+    assert green.any(axis=1).sum() > 50  # the height of the bar, which is three pixels wide
+
+
+def test_fields_of_a_map_say_their_values_and_empty_ones_in_the_pages_ink() -> None:
+    heat = HeatMap(np.array([[1.0, np.nan]]), "Teal_r", "", "%{text}", texts=(("1.0", "not reached"),))
+    drawn, words = on_screen(plot(heat)).data
+    assert (drawn.showscale, drawn.text.tolist()) == (False, [["1.0", ""]])
+    assert (list(words.x), list(words.y), list(words.text), words.mode) == ([1], [0], ["not reached"], "text")
 
 
 def test_a_map_is_for_the_screen_alone() -> None:
@@ -67,4 +93,4 @@ def test_nothing_else_talks_to_the_libraries_that_draw() -> None:
         for path in PACKAGE.rglob("*.py")
         if drawing.search(path.read_text("utf-8"))
     }
-    assert found == {"reports/plots.py"}
+    assert found == {"reports/plots.py", "reports/paper.py"}

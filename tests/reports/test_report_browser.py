@@ -3,71 +3,18 @@
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from browsing import contrast
 from runs_for_tests import made_up_pictures, write_run
 
 from histfl.reports import gather, write_report
 from histfl.runs.store import RunFolder
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = shutil.which("chromium")
-if CHROMIUM is None:
-    pytest.skip("no chromium here: apt-get install chromium", allow_module_level=True)
-
-QUIET = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-)
 LARGEST_PAGE = 15 * 2**20
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        opened = playwright.chromium.launch(
-            executable_path=CHROMIUM, args=[*QUIET, "--disable-component-update", "--disable-sync"]
-        )
-        yield opened
-        opened.close()
-
-
-@pytest.fixture
-def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
-    """Opens a report and waits until it is drawn; whatever went wrong on the way fails the test."""
-    troubles: list[str] = []
-    contexts = []
-
-    def opened(path: Path, **options: Any) -> Any:
-        context = browser.new_context(**options)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda message: troubles.append(f"console {message.type}: {message.text}"))
-        page.on("pageerror", lambda error: troubles.append(f"error: {error}"))
-        page.on("dialog", lambda dialog: (troubles.append("dialog"), dialog.dismiss()))
-        page.on(
-            "request",
-            lambda request: (
-                None
-                if request.url.startswith(("data:", "blob:")) or request.is_navigation_request()
-                else troubles.append(f"request: {request.url}")
-            ),
-        )
-        page.goto(path.as_uri())
-        page.wait_for_selector("html[data-drawn]", state="attached", timeout=60_000)
-        return page
-
-    yield opened
-    for context in contexts:
-        context.close()
-    assert troubles == []
 
 
 @pytest.fixture(scope="module")
@@ -166,9 +113,9 @@ def test_a_phone_shows_it_without_scrolling_sideways(
     ink, paper = page.evaluate(
         "[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]"
     )
-    assert _contrast(ink, paper) > 7
+    assert contrast(ink, paper) > 7
     axis = page.evaluate("getComputedStyle(document.querySelector('.xtitle')).fill")
-    assert _contrast(axis, paper) > 7
+    assert contrast(axis, paper) > 7
 
 
 def test_it_prints_in_dark_ink_within_the_paper_also_from_a_dark_screen(
@@ -182,14 +129,12 @@ def test_it_prints_in_dark_ink_within_the_paper_also_from_a_dark_screen(
     before = page.evaluate(look)
     assert page.pdf(format="A4")[:5] == b"%PDF-"
     printed = page.evaluate("window.printed")
-    assert all(plot["width"] <= 700 and _contrast(plot["ink"], "rgb(255,255,255)") > 7 for plot in printed)
+    assert all(plot["width"] <= 700 and contrast(plot["ink"], "rgb(255,255,255)") > 7 for plot in printed)
     page.wait_for_function(
         f"expected => JSON.stringify(({look})()) === expected", arg=json.dumps(before, separators=(",", ":"))
     )
     page.emulate_media(media="print", color_scheme="dark")
-    assert (
-        _contrast(page.evaluate("getComputedStyle(document.body).backgroundColor"), "rgb(255,255,255)") == 1
-    )
+    assert contrast(page.evaluate("getComputedStyle(document.body).backgroundColor"), "rgb(255,255,255)") == 1
 
 
 def test_hostile_names_are_shown_as_text(tmp_path: Path, open_page: Callable[..., Any]) -> None:
@@ -245,13 +190,3 @@ def test_a_large_sweep_stays_small(tmp_path: Path, open_page: Callable[..., Any]
     page = open_page(tmp_path / "report.html")
     assert page.locator("#answer tbody tr").count() == 8
     assert page.locator("#every tbody tr").count() == 40
-
-
-def _contrast(one: str, other: str) -> float:
-    """The WCAG contrast of two `rgb(...)` colours, 1 to 21."""
-    lights = []
-    for colour in (one, other):
-        parts = [float(part) / 255 for part in colour[colour.index("(") + 1 : -1].split(",")[:3]]
-        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-        lights.append(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2])
-    return (max(lights) + 0.05) / (min(lights) + 0.05)

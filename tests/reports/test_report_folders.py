@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from runs_for_tests import made_up_pictures, write_run
 
 from histfl.errors import UsageError
-from histfl.reports import gather, report_page
+from histfl.reports import gather
+from histfl.reports.page import report_page
 
 
 def replace_line(folder: Path, number: int, line: str) -> None:

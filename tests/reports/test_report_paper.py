@@ -17,6 +17,7 @@ from PIL import Image
 from runs_for_tests import write_run
 
 from histfl.reports import gather, groups_of
+from histfl.reports.factors import Looks
 from histfl.reports.figures import size_line, size_plot
 from histfl.reports.plots import on_screen
 from histfl.reports.tables import Cell, Column, Table, as_csv, as_latex, latex
@@ -38,10 +39,10 @@ def test_sampled_cells_and_many_are_a_band(tmp_path: Path) -> None:
     write_run(tmp_path / "few", "network.cells=4")
     labels = {group.label: group for group in groups_of(gather([tmp_path]).runs)}
     for name, lines, bands in [("sampled", 1, 1), ("many", 1, 1), ("few", 4, 0)]:
-        line = size_line(labels[name], 0)
+        line = size_line(labels[name], 0, Looks(1))
         assert (len(np.atleast_2d(line.y)), line.band is not None) == (lines, bool(bands)), name
         assert len(on_screen(size_plot([labels[name]])).data) == 1 + bands
-    line = size_line(labels["sampled"], 0)
+    line = size_line(labels["sampled"], 0, Looks(1))
     low, high = line.band
     assert (low[-1], line.y[-1], high[-1]) == (1000, 1003, 1006)  # of the sixth round
 
@@ -97,8 +98,42 @@ def test_the_latex_table_has_the_numbers_that_the_page_shows(figures: Path) -> N
     summary = json.loads((figures.parent / "runs" / "hfedavg" / "summary.json").read_text())
     (row,) = [line for line in text.splitlines() if line.startswith("hfedavg")]
     cells = row.removesuffix(r" \\").split(" & ")
-    assert cells[1:3] == [f"{summary['final_accuracy']:.3f}", f"{summary['megabytes_per_client']:.1f}"]
+    reached = summary["to_target"][
+        "0.6"
+    ]  # the hardest that is reached: a table that fits a column has no other
+    cost = [
+        str(reached["round"]),
+        f"{reached['megabytes_per_client']:.1f}",
+        f"{reached['simulated_seconds']:.3g}",
+    ]
+    assert cells[1:] == [f"{100 * summary['final_accuracy']:.1f}\\%", *cost]
     assert r"rounds to 60\%" in text
+    assert r"\columnwidth" in text
+    (row, below) = text.splitlines()[7:9]  # of the two seeds
+    assert r" & 61.5\% $\pm$ 0.7 & " in row
+    assert below.startswith(r" & \scriptsize 61.0\% to 62.0\%")
+
+
+def test_the_csv_of_the_answer_has_the_seeds_beside_their_mean(figures: Path) -> None:
+    with (figures / "answer.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    (row,) = [row for row in rows if "hfedavg" not in row["run"]]
+    ends = [
+        json.loads((figures.parent / "runs" / f"$hist_{seed}" / "summary.json").read_text())["final_accuracy"]
+        for seed in (1, 2)
+    ]
+    found = {
+        key: float(row[f"final_accuracy{key}"]) for key in ("", "_sd", "_interval95", "_lowest", "_highest")
+    }
+    half = abs(ends[1] - ends[0]) / 2
+    expected = (
+        sum(ends) / 2,
+        half * 2**0.5,
+        12.706204736 * half,
+        *sorted(ends),
+    )  # t of one degree of freedom
+    assert list(found.values()) == pytest.approx(expected)
+    assert row["final_accuracy_seeds"] == "2"
 
 
 def test_the_same_runs_give_the_same_files(

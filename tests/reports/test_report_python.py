@@ -64,7 +64,7 @@ def test_runs_may_be_named_and_seeds_are_one_arm(runs: dict[str, histfl.Run]) ->
     assert [group.label for group in found.groups] == ["hist (2 seeds)", "theirs"]
     with pytest.raises(UsageError, match="at least one run"):
         histfl.compare()
-    for given in (list(runs.values()), runs, "runs/hist"):
+    for given in (list(runs.values()), runs, 3):
         with pytest.raises(
             UsageError, match=rf"not {type(given).__name__}: compare\(a, b\), or compare\(\*runs\)"
         ):
@@ -87,7 +87,8 @@ def test_what_is_said_of_a_folder_can_be_done_from_python(tmp_path: Path) -> Non
 def test_a_frame_has_a_row_a_round(runs: dict[str, histfl.Run]) -> None:
     pytest.importorskip("pandas", reason="the extra notebook is not installed")
     frame = runs["hist"].to_frame()
-    assert frame.index.tolist() == [1, 2, 3]
+    assert (frame.index.name, frame.index.tolist()) == ("round", [1, 2, 3])
+    assert "round" not in frame.columns
     assert np.array_equal(frame["accuracy"], runs["hist"].accuracy)
     assert frame["latency/uplink_seconds"][2] == runs["hist"].records[1]["latency"]["uplink_seconds"]
 
