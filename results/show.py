@@ -126,10 +126,104 @@ def trials() -> None:
     table(header, rows)
 
 
+def of_arm(file: str, arm: str) -> list[dict[str, Any]]:
+    """The runs of an arm of methods.py, whose names end in their seeds."""
+    return [run for run in runs(file) if run["name"].rpartition("-s")[0] == arm]
+
+
+def windows() -> None:
+    print(
+        "MLP on Fashion-MNIST, four cells, equal bytes, scale 1, learning rate 0.01: mean of the seeds (range)\n"
+    )
+    rows = []
+    for arm in dict.fromkeys(run["name"].rpartition("-s")[0] for run in runs("methods")):
+        stored = of_arm("methods", arm)
+        final = [run["accuracy"][-1] for run in stored]
+        megabytes = mean(run["summary"]["megabytes_per_client"] for run in stored)
+        spread = f"{mean(final):.3f} ({min(final):.3f}-{max(final):.3f})"
+        goals = [reached(stored, target)["rounds"] for target in ("0.7", "0.75", "0.8")]
+        rows.append((arm, len(stored), f"{megabytes:.1f}", spread, *goals))
+    table(("arm", "seeds", "MB a client", "accuracy", "rounds to 70 %", "75 %", "80 %"), rows)
+
+
+def scales() -> None:
+    print("MLP on Fashion-MNIST by scale: mean rounds of the seeds (range), MB a client\n")
+    plain = {
+        method: [run for run in runs("learning-rates") if run["name"].startswith(f"{method}-lr0.01-")]
+        for method in ("hfedavg", "hist")
+    }
+    arms = [
+        ("HFedAvg", "0.01", "80 %", plain["hfedavg"], "0.8"),
+        ("HIST", "0.01", "80 %", plain["hist"], "0.8"),
+        ("HIST, scale 1", "0.01", "80 %", of_arm("methods", "hist"), "0.8"),
+        ("HFedAvg", "0.16", "84 %", of_arm("scale", "hfedavg-lr0.16"), "0.84"),
+        ("HIST", "0.08", "84 %", of_arm("scale", "hist-lr0.08"), "0.84"),
+        ("HIST, scale 0.5", "0.04", "84 %", of_arm("scale", "hist-scale0.5-lr0.04"), "0.84"),
+    ]
+    rows = []
+    for name, rate, goal, stored, target in arms:
+        if stored:
+            costs = reached(stored, target)
+            rows.append((name, rate, goal, len(stored), costs["rounds"], costs["megabytes"]))
+    table(("method", "learning rate", "to", "seeds", "rounds", "MB"), rows)
+
+
+def compression() -> None:
+    print("MLP on Fashion-MNIST, learning rate 0.08, 30 rounds: mean of seeds 1-3 (range)\n")
+    rows = []
+    for method in ("hfedavg", "hist"):
+        for codec in ("plain", "quantise"):
+            stored = [
+                run["summary"]
+                for run in runs("compression")
+                if (run["codec"], run["summary"]["method"]) == (codec, method)
+            ]
+            final = [summary["final_accuracy"] for summary in stored]
+            costs = reached([{"summary": summary} for summary in stored])
+            rows.append(
+                (
+                    method,
+                    codec,
+                    f"{mean(final):.4f} ({min(final):.4f}-{max(final):.4f})",
+                    f"{mean(summary['megabytes_per_client'] for summary in stored):.2f}",
+                    f"{mean(summary['simulated_seconds'] for summary in stored):.1f}",
+                    costs["rounds"],
+                    costs["megabytes"],
+                )
+            )
+    header = (
+        "method",
+        "codec",
+        "final accuracy",
+        "MB a client",
+        "simulated s",
+        "rounds to 80 %",
+        "MB to 80 %",
+    )
+    table(header, rows)
+
+
+def client_steps() -> None:
+    print("MLP on Fashion-MNIST, 20 clients, learning rate 0.05, 40 rounds: mean of the seeds (range)\n")
+    rows = []
+    for arm in dict.fromkeys(run["name"].rpartition("-s")[0] for run in runs("client-steps")):
+        stored = of_arm("client-steps", arm)
+        final = [mean(run["accuracy"][-3:]) for run in stored]
+        spread = f"{mean(final):.3f} ({min(final):.3f}-{max(final):.3f})"
+        goals = [reached(stored, target)["rounds"] for target in ("0.75", "0.8")]
+        rows.append((*arm.split("-"), len(stored), spread, *goals))
+    header = ("method", "clients' steps", "seeds", "accuracy, last three rounds", "rounds to 75 %", "80 %")
+    table(header, rows)
+
+
 if __name__ == "__main__":
     methods()
+    client_steps()
+    windows()
+    scales()
     rates("MLP", "learning-rates")
     rates("LeNet-5", "learning-rates-lenet5")
     sizes()
     noise()
+    compression()
     trials()

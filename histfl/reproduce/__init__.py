@@ -12,6 +12,8 @@ TITLES = {
     "fig9": "Figure 9: over-the-air aggregation",
     "table1": "Table I: LeNet-5 on Fashion-MNIST",
     "table1-code": "Table I in the settings of the authors' public code",
+    "table1-scale": "Table I with the submodels' activations scaled in training",
+    "table1-scale-mlp": "The MLP in Table I's settings, its activations scaled in training",
     "table2": "Table II: ResNet-18 on CIFAR-10",
     "table3": "Table III: LoRA fine-tuning on 20 Newsgroups",
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 
@@ -20,7 +20,11 @@ from histfl.settings import checked
 from histfl.training import methods
 from histfl.wireless.clock import CYCLES_PER_STEP
 
-Verdict = Literal["yes", "no", "not yet run", ""]
+# Of the means and of every seed's own numbers; of the means alone; at some of its points; not of the means, though of
+# some seed; neither. A row without a claim has none.
+Verdict = Literal["yes", "of the means alone", "in part", "no, but seeds differ", "no", "not yet run", ""]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)[:-1]
+HOLDS: tuple[Verdict, ...] = ("yes", "of the means alone")
 SEEDS = (1, 2, 3)
 
 # Labels of an arm: the setting that each one is, and how it reads in the arm's name.
@@ -31,6 +35,7 @@ LABELS = {
     "cells": ("network.cells", "N{}"),
     "active_cells": ("network.active_cells", "cell{0[0]}-alone"),
     "alpha": ("model.alpha", "alpha{:g}"),
+    "scale": ("method.scale", "scale{:g}"),
     "clients": ("network.clients", "clients{}"),
     "participants": ("network.participants", "participants-{}"),
     "edge_rounds": ("training.edge_rounds", "E{}"),
@@ -75,9 +80,11 @@ class Choice:
 class Row:
     """One line of the answer: what the paper says of `what`, what came out, and whether they agree.
 
-    A row without a claim has the verdict "". `why` tells of a claim that does not hold what was measured, and of
-    one that holds what to be wary of; `values` has the numbers behind the words, unrounded. `beside` marks what
-    the paper does not have: it is judged by the paper's words or number, but not counted among its claims.
+    A row without a claim has the verdict "". `note` tells how far a verdict goes: where a claim holds in part, or that
+    one seed alone tells it. `why` tells of a claim that does not hold what was measured, and of one that holds what to
+    be wary of; `values` has the numbers behind the words, unrounded. `point` is the paper's point that the claim is a
+    case of, by the words in TOPICS. `beside` marks what the paper does not have: it is judged by the paper's words or
+    number, but not counted among its claims.
     """
 
     what: str
@@ -86,7 +93,16 @@ class Row:
     verdict: Verdict = ""
     why: str = ""
     values: Mapping[str, float | None] = field(default_factory=dict)
+    point: str = ""
+    note: str = ""
     beside: bool = False
+
+    @property
+    def holds(self) -> str:
+        """The verdict in words, as far as it goes."""
+        if self.verdict == "in part":
+            return self.note
+        return ", ".join(filter(None, (self.verdict, self.note)))
 
 
 @dataclass(frozen=True)
@@ -94,7 +110,9 @@ class Artefact:
     """A figure or table of the paper at one scale.
 
     `paper` is what the paper says of it; `smaller` what the quick scale changes ("" at the paper's size);
-    `rows` and `panels` read the results that are there, whatever is missing.
+    `rows` and `panels` read the results that are there, whatever is missing. One that puts claims of another to the
+    test `again`, in other settings, is not counted a second time; `shares` names the artefact whose kept results serve
+    here too.
     """
 
     name: str
@@ -104,6 +122,8 @@ class Artefact:
     rows: Callable[[Results], Sequence[Row]]
     panels: Callable[[Results], Sequence[Plot]]
     smaller: str = ""
+    again: bool = False
+    shares: str = ""
 
     @property
     def title(self) -> str:
@@ -113,6 +133,26 @@ class Artefact:
         names = [arm.name for arm in self.arms]
         if len(set(names)) < len(names):
             raise UsageError(f"{self.name} has two arms of one name; give the seeds and settings once each")
+
+
+class Figure(Protocol):
+    """A figure at one scale: what an artefact asks of it."""
+
+    def arms(self, seed: int) -> Iterable[Arm]: ...
+
+    def rows(self, results: Results) -> Iterable[Row]: ...
+
+    def panels(self, results: Results) -> Sequence[Plot]: ...
+
+
+def figure_artefact(
+    name: str, figure: Figure, scale: Scale, smaller: str, *, paper: str, choices: tuple[Choice, ...]
+) -> Artefact:
+    """The artefact of a figure with all seeds of the scale."""
+    arms = tuple(each for seed in scale.seeds for each in figure.arms(seed))
+    return Artefact(
+        name, paper, choices, arms, lambda results: list(figure.rows(results)), figure.panels, smaller
+    )
 
 
 def arm(settings: Mapping[str, Any], **labels: Any) -> Arm:
@@ -134,7 +174,13 @@ def arm(settings: Mapping[str, Any], **labels: Any) -> Arm:
 def panel(title: str, x: str, y: str, lines: Iterable[Line | None], *, log_y: bool = False) -> Plot:
     """One plot of a figure, of the lines that there are."""
     scale: Literal["log", "linear"] = "log" if log_y else "linear"
-    return Plot(title, f"{y} against {x}.", Axis(x), Axis(y, scale=scale), tuple(filter(None, lines)))
+    return Plot(
+        title,
+        f"{y} against {x}.",
+        Axis(x),
+        Axis(y, scale=scale, share=y == ACCURACY),
+        tuple(filter(None, lines)),
+    )
 
 
 def learning_curve(
@@ -162,12 +208,39 @@ def curve_of(
     return Line(name, places, mean, width=2, band=(low, high), markers=True, **look)
 
 
+def learning_panel(
+    title: str,
+    curves: Iterable[tuple[str, Repeats, bool]],
+    across: str = "round",
+    label: str = "global rounds",
+) -> Plot:
+    """Test accuracy against the column `across`, a curve a name, dashed or not."""
+    lines = (
+        learning_curve(repeats, name, across, colour=colour, dashed=dashed)
+        for colour, (name, repeats, dashed) in enumerate(curves)
+    )
+    return panel(title, label, ACCURACY, lines)
+
+
+def curves_of(
+    x: Sequence[float],
+    named: Mapping[str, Mapping[str, Spread]],
+    dashed: Callable[[str], bool] = lambda name: False,
+) -> list[Line | None]:
+    """A curve a name, of its spread at each x."""
+    return [
+        curve_of(x, spreads.values(), name, colour=colour, dashed=dashed(name))
+        for colour, (name, spreads) in enumerate(named.items())
+    ]
+
+
 def _look(colour: int, dashed: bool) -> dict[str, Any]:
     return line_style(colour % len(LINE_COLOURS) + len(LINE_COLOURS) * dashed)
 
 
 # What several artefacts share.
 LOAD, LOAD_LABEL = "megabytes_per_client", "MB sent by a client"
+ACCURACY = "test accuracy"
 Setting = tuple[str, int]  # split, cells
 
 METHODS = {name: methods.METHODS[name].title for name in ("hist", "hfedavg")}  # those of the paper
@@ -184,11 +257,20 @@ MLP: dict[str, Any] = {
     "training.batch_size": 50,
     "training.learning_rate": 0.01,
 }
-OPTIMISER = Choice(
-    "plain SGD, batch 50, learning rate 0.01, no momentum, inputs normalised by (0.5, 0.5), no dropout",
-    "the paper names none of them; these are the settings of the authors' public code, less its dropout, which "
-    "the paper does not mention",
-)
+QUICK_RATE = 0.05
+
+
+def optimiser(scale: Scale) -> Choice:
+    """The clients' steps, as the arms of this scale take them."""
+    paper = MLP["training.learning_rate"]
+    rate = f"{QUICK_RATE:g} (at the full size {paper:g})" if scale.quick else f"{paper:g}"
+    return Choice(
+        f"plain SGD, batch 50, learning rate {rate}, no momentum, inputs normalised by (0.5, 0.5), no dropout",
+        "the paper names none of them; these are the settings of the authors' public code, less its dropout, which "
+        "the paper does not mention",
+    )
+
+
 HFEDAVG_LAST = "HFedAvg of the last cell alone"
 LAST_CELL = Choice(
     f"{HFEDAVG_LAST} is run beside HFedAvg, a client's load counted as if all cells sent",
@@ -203,8 +285,8 @@ BYTES = Choice(
 
 
 def of(results: Results, method: str, setting: Setting, **more: Any) -> Repeats:
-    """The runs of a method, with all cells and the artefact's own alpha but where `more` labels say otherwise."""
-    labels = {"active_cells": None, "alpha": None, **more}
+    """The runs of a method, with all cells and the artefact's own alpha and scale but where `more` labels say otherwise."""
+    labels = {"active_cells": None, "alpha": None, "scale": None, **more}
     return results.of(method=method, split=setting[0], cells=setting[1], **labels)
 
 
@@ -215,10 +297,15 @@ def quick_images(scale: Scale) -> str:
 
 def quick_mlp(scale: Scale) -> dict[str, Any]:
     """The quick scale's network: 20 clients and a larger step, so that few rounds tell the methods apart."""
-    return {**MLP, "data.name": quick_images(scale), "network.clients": 20, "training.learning_rate": 0.05}
+    return {
+        **MLP,
+        "data.name": quick_images(scale),
+        "network.clients": 20,
+        "training.learning_rate": QUICK_RATE,
+    }
 
 
 def quick_words(scale: Scale, *further: str) -> str:
     """What the quick scale makes smaller, in a sentence."""
     images = "Fashion-MNIST" if quick_images(scale) == "fashion-mnist" else "14,000 embedded images"
-    return ", ".join((images, "20 clients in place of 60", "learning rate 0.05", *further)) + "."
+    return ", ".join((images, "20 clients in place of 60", f"learning rate {QUICK_RATE:g}", *further)) + "."

@@ -13,6 +13,7 @@ from typing import Any
 
 from histfl.reports.plots import Plot
 from histfl.reproduce.artefact import (
+    ACCURACY,
     HFEDAVG_LAST,
     LABELS,
     LOAD,
@@ -24,14 +25,14 @@ from histfl.reproduce.artefact import (
     Row,
     Scale,
     Setting,
-    Verdict,
     arm,
     learning_curve,
+    learning_panel,
     of,
     panel,
 )
-from histfl.reproduce.claims import judged, told, trend, versus
-from histfl.reproduce.results import LAST, Repeats, Results, Spread
+from histfl.reproduce.claims import AS_MUCH, CHEAPER, GAINS, claim, judged, numbers, told, trend, versus
+from histfl.reproduce.results import LAST, Repeats, Results, Spread, seed_by_seed
 from histfl.runs.arms import Arm
 
 WITHIN = 0.25  # of the paper's cost ratio
@@ -74,13 +75,19 @@ def last_cell_alone(cells: int) -> Contender:
     return Contender(HFEDAVG_LAST, {"method": "hfedavg", "active_cells": [cells - 1]}, times=cells)
 
 
+def scaled(power: float) -> Contender:
+    """HIST with what its cut units give multiplied in training by their share's inverse to a power."""
+    return Contender(f"HIST at power {power:g}", {"method": "hist", "scale": power})
+
+
 @dataclass(frozen=True)
 class CostTable:
     """A table's settings and the paper's entries.
 
     `rounds` has the paper's numbers of `unit` by (method, split, cells), one a target; `ratios` its cost of HFedAvg
     over HIST's at the higher target by (split, cells). A global round is `units` of them. `further` gives the
-    contenders beside HIST and HFedAvg by the number of cells; `lower` targets are looked at where the paper's are
+    contenders beside HIST and HFedAvg by the number of cells, and `powers` those of HIST's activations that are run beside
+    it, in a table that the paper does not have; `lower` targets are looked at where the paper's are
     not reached, and `why_missed` tells why they are not, where that is known. Targets are accuracies, or with `shares`
     those of HFedAvg's last rounds in the same setting.
     """
@@ -98,6 +105,8 @@ class CostTable:
     lower: tuple[float, ...] = ()
     why_missed: str = ""
     shares: bool = False
+    again: bool = False
+    powers: tuple[float, ...] = ()
     unit: str = "global rounds"
     units: int = 1
     smaller: str = ""
@@ -117,8 +126,15 @@ class CostTable:
     def of_what(self) -> str:
         return " of HFedAvg's end" if self.shares else ""
 
+    @property
+    def hists(self) -> tuple[Contender, ...]:
+        return HIST, *map(scaled, self.powers)
+
+    def rivals(self, cells: int) -> tuple[Contender, ...]:
+        return HFEDAVG, *self.further(cells)
+
     def contenders(self, cells: int) -> tuple[Contender, ...]:
-        return HIST, HFEDAVG, *self.further(cells)
+        return *self.hists, *self.rivals(cells)
 
     def ends(self, results: Results) -> dict[str, Spread]:
         """HFedAvg's accuracy in its last rounds, by setting."""
@@ -157,10 +173,8 @@ def cost_ratio(
     theirs: Repeats, ours: Repeats, target: float | None, key: str = LOAD, times: float = 1
 ) -> Spread:
     """Their cost (`times` what is recorded) over ours to `target`, seed by seed; None where a run ended without."""
-    over, under = theirs.costs_to(target, key), ours.costs_to(target, key)
-    pairs = [(over[seed], under[seed]) for seed in over if seed in under]
-    waiting = sum(repeats.to_target(target).waiting for repeats in (theirs, ours))
-    return Spread(tuple(times * a / b if a and b else None for a, b in pairs), ours.asked, waiting)
+    over, under = (repeats.to_target(target, key) for repeats in (theirs, ours))
+    return seed_by_seed(lambda a, b: times * a / b, over, under)
 
 
 def cost_panels(results: Results, settings: Sequence[Setting]) -> list[Plot]:
@@ -169,7 +183,7 @@ def cost_panels(results: Results, settings: Sequence[Setting]) -> list[Plot]:
         panel(
             SPLITS[split],
             LOAD_LABEL,
-            "test accuracy",
+            ACCURACY,
             (
                 learning_curve(
                     of(results, method, (split, cells)),
@@ -206,42 +220,76 @@ def cost_table(table: CostTable, scale: Scale) -> Artefact:
             for setting in table.settings
             for contender in table.contenders(setting[1])
         ),
-        rows=lambda results: list(_rows(table, results)),
-        panels=lambda results: cost_panels(results, table.settings),
+        rows=lambda results: [
+            replace(row, beside=row.beside or bool(table.powers)) for row in _rows(table, results)
+        ],
+        panels=lambda results: _panels(table, results),
         smaller=table.smaller,
+        again=table.again,
     )
+
+
+def _panels(table: CostTable, results: Results) -> list[Plot]:
+    if not table.powers:
+        return cost_panels(results, table.settings)
+    cells = max(cells for _, cells in table.settings)
+    return [
+        learning_panel(
+            f"{SPLITS[split]}, N = {cells}",
+            [
+                (each.name, each.of(results, (split, cells)), each == HFEDAVG)
+                for each in table.contenders(cells)
+            ],
+            LOAD,
+            LOAD_LABEL,
+        )
+        for split in dict.fromkeys(split for split, _ in table.settings)
+    ]
 
 
 def _rows(table: CostTable, results: Results) -> Iterator[Row]:
     if table.shares:
-        yield told(f"HFedAvg's accuracy at its end, the mean of the last {LAST} rounds", table.ends(results))
+        yield told(
+            f"HFedAvg's accuracy at its end, the mean of the last {LAST} rounds",
+            table.ends(results),
+            digits=".1%",
+        )
     for setting in table.settings:
         rivals = table.contenders(setting[1])
         for contender in rivals:
             yield _rounds_row(table, results, contender, setting)
-        for contender in rivals[1:]:
-            yield _cost_row(table, results, contender, setting)
+        for hist in table.hists:
+            for rival in table.rivals(setting[1]):
+                yield _cost_row(table, results, rival, hist, setting)
         if table.lower:
             highest = {each.name: each.of(results, setting).highest_accuracies() for each in rivals}
-            yield told(f"{words(setting)}: highest accuracy in the rounds that were run", highest)
+            yield told(
+                f"{words(setting)}: highest accuracy in the rounds that were run", highest, digits=".1%"
+            )
             last = {each.name: each.of(results, setting).last_accuracies(LAST) for each in rivals}
-            yield told(f"{words(setting)}: accuracy at the end, the mean of the last {LAST} rounds", last)
+            yield told(
+                f"{words(setting)}: accuracy at the end, the mean of the last {LAST} rounds",
+                last,
+                digits=".1%",
+            )
             yield _highest_common_row(table, results, setting)
-    for place, name in enumerate(table.names):
-        ours, theirs = (
-            {
-                words(setting): contender.of(results, setting).to_target(
-                    table.target(place, results, setting), LOAD
-                )
-                for setting in table.settings
-            }
-            for contender in (HIST, HFEDAVG)
-        )
-        yield versus(f"MB a client to {name}", "lower", ours, theirs)
-    for split in dict.fromkeys(split for split, _ in table.settings):
-        numbers = sorted(cells for other, cells in table.settings if other == split)
-        if len(numbers) > 1:
-            yield _advantage_row(table, results, split, numbers)
+    for hist in table.hists[1:] or table.hists:  # HIST as it is stands in the paper's table
+        for place, name in enumerate(table.names):
+            ours, theirs = (
+                {
+                    words(setting): each.of(results, setting).to_target(
+                        table.target(place, results, setting), LOAD
+                    )
+                    for setting in table.settings
+                }
+                for each in (hist, HFEDAVG)
+            )
+            names, what = (hist.name, HFEDAVG.name), f"MB a client to {name}"
+            yield versus(what, "lower", ours, theirs, names=names, ordered=False, point=CHEAPER)
+        for split in dict.fromkeys(split for split, _ in table.settings):
+            every = sorted(cells for other, cells in table.settings if other == split)
+            if len(every) > 1:
+                yield _advantage_row(table, results, hist, split, every)
 
 
 def _rounds_row(table: CostTable, results: Results, contender: Contender, setting: Setting) -> Row:
@@ -254,58 +302,55 @@ def _rounds_row(table: CostTable, results: Results, contender: Contender, settin
     paper = table.rounds.get((contender.labels["method"], *setting))
     return Row(
         f"{words(setting)}: {contender.name}, {table.unit} to {table.both}",
-        f"{paper[0]} and {paper[1]}" if paper else "no number at this scale",
+        f"{paper[0]} and {paper[1]}" if paper else "no number",
         " and ".join(spread.text() for spread in reached),
         values={name: spread.number for name, spread in zip(table.names, reached, strict=True)},
         beside=contender.beside,
     )
 
 
-def _cost_row(table: CostTable, results: Results, contender: Contender, setting: Setting) -> Row:
-    """What a contender costs over HIST at the higher target, beside the paper's.
+def _cost_row(
+    table: CostTable, results: Results, contender: Contender, of_hist: Contender, setting: Setting
+) -> Row:
+    """What a contender costs over HIST (or HIST scaled) at the higher target, beside the paper's.
 
     Where it is not the paper's the rounds tell why: what a round costs is no matter of chance.
     """
-    theirs, hist = (each.of(results, setting) for each in (contender, HIST))
+    theirs, hist = (each.of(results, setting) for each in (contender, of_hist))
     targets = [table.target(place, results, setting) for place in range(len(table.targets))]
     ratios = [cost_ratio(theirs, hist, target, times=contender.times) for target in targets]
     ours, paper = ratios[-1], table.paper_cost(setting)
-    verdict: Verdict = ""
-    if paper is not None:
-        verdict = judged(abs(ours.mean / paper.ratio - 1) <= WITHIN, ours)
-    why = ""
-    if paper is not None and verdict == "no":
-        rounds = cost_ratio(hist, theirs, targets[-1], "round")
-        why = f"Not every run of both comes to {table.names[-1]}. {table.why_missed}".strip()
-        if math.isfinite(ours.mean):
-            why = (
-                f"Ours is {ours.mean / paper.ratio:.2f} times the paper's: HIST takes {rounds.mean:.2f} times the "
-                f"rounds of {contender.name}, in the paper {paper.rounds:.2f} times."
-            )
-    return Row(
-        f"{words(setting)}: cost of {contender.name} over HIST's to {table.names[-1]}",
-        f"{paper.ratio}" if paper else "no number at this scale",
-        ours.text(".3f"),
-        verdict,
-        why,
-        {name: spread.number for name, spread in zip(table.names, ratios, strict=True)},
-        beside=contender.beside,
-    )
+    what = f"{words(setting)}: cost of {contender.name} over {of_hist.name}'s to {table.names[-1]}"
+    points = dict(zip(table.names, ratios, strict=True))
+    if paper is None:
+        return Row(what, "no number", ours.text(".3f"), values=numbers(points))
+    rounds = cost_ratio(hist, theirs, targets[-1], "round")
+    why = f"Not every run of both comes to {table.names[-1]}. {table.why_missed}".strip()
+    if math.isfinite(ours.mean):
+        why = (
+            f"Ours is {ours.mean / paper.ratio:.2f} times the paper's: {of_hist.name} takes {rounds.mean:.2f} times the "
+            f"rounds of {contender.name}, in the paper {paper.rounds:.2f} times."
+        )
+    close = judged(lambda ratio: abs(ratio / paper.ratio - 1) <= WITHIN, ours)
+    row = claim(what, f"{paper.ratio}", close, points, ours=ours.text(".3f"), why=why, point=AS_MUCH)
+    return replace(row, beside=contender.beside)
 
 
-def _advantage_row(table: CostTable, results: Results, split: str, numbers: Sequence[int]) -> Row:
+def _advantage_row(
+    table: CostTable, results: Results, hist: Contender, split: str, cell_numbers: Sequence[int]
+) -> Row:
     """The claim that HFedAvg's cost over HIST's rises with N; it does not hold where one of them has no end."""
     ratios = {
         f"N={cells}": cost_ratio(
             HFEDAVG.of(results, (split, cells)),
-            HIST.of(results, (split, cells)),
+            hist.of(results, (split, cells)),
             table.target(-1, results, (split, cells)),
         )
-        for cells in numbers
+        for cells in cell_numbers
     }
-    what = f"{SPLITS[split]}: HIST's advantage to {table.names[-1]} as N grows"
-    row = trend(what, ratios, "rises", why="More cells cost HIST more rounds than they save.")
-    if row.verdict in ("yes", "no") and any(spread.number is None for spread in ratios.values()):
+    what = f"{SPLITS[split]}: {hist.name}'s advantage to {table.names[-1]} as N grows"
+    row = trend(what, ratios, "rises", why="More cells cost HIST more rounds than they save.", point=GAINS)
+    if row.verdict != "not yet run" and any(spread.number is None for spread in ratios.values()):
         return replace(row, verdict="no", why=f"Not every run of both comes to {table.names[-1]}.")
     return row
 
@@ -331,4 +376,5 @@ def _highest_common_row(table: CostTable, results: Results, setting: Setting) ->
 
 
 def _times(spread: Spread, factor: int) -> Spread:
-    return replace(spread, values=tuple(None if value is None else factor * value for value in spread.values))
+    scaled = {seed: None if value is None else factor * value for seed, value in spread.by_seed.items()}
+    return replace(spread, by_seed=scaled)

@@ -15,20 +15,21 @@ from histfl.reproduce.artefact import (
     LOAD,
     METHODS,
     MLP,
-    OPTIMISER,
     SPLITS,
     Artefact,
     Choice,
     Row,
     Scale,
     arm,
-    curve_of,
+    curves_of,
+    figure_artefact,
     of,
+    optimiser,
     panel,
     quick_mlp,
     quick_words,
 )
-from histfl.reproduce.claims import told, trend, versus
+from histfl.reproduce.claims import CHEAPER, GAINS, LOSES, TOO_SMALL, told, trend, versus
 from histfl.reproduce.cost_table import HFEDAVG, HIST, cost_panels, last_cell_alone
 from histfl.reproduce.results import Results, Spread
 from histfl.runs.arms import Arm
@@ -76,7 +77,7 @@ class _Load:
                     for method in METHODS
                 )
                 what = f"{SPLITS[split]}, N = {cells}: accuracy at equal load"
-                yield versus(what, "higher", hist, whole, digits=".3f")
+                yield versus(what, "higher", hist, whole, digits=".1%", point=CHEAPER)
             for load in (self.loads[-3:][0], self.loads[-1]):  # early and late
                 yield from self.trends(results, load, split)
 
@@ -85,13 +86,15 @@ class _Load:
             return f"{SPLITS[split]}: accuracy of {name} at {load} MB over N"
 
         hist, whole = (self.over_cells(results, load, method, split) for method in METHODS)
-        yield trend(words(METHODS["hist"]), hist, "rises", digits=".3f")
+        yield trend(words(METHODS["hist"]), hist, "rises", digits=".1%", point=GAINS)
         name = words(METHODS["hfedavg"])
-        fully = split == "shards"
-        yield trend(name, whole, "falls", digits=".3f") if fully else told(name, whole, digits=".3f")
+        if split == "shards":
+            yield trend(name, whole, "falls", digits=".1%", point=LOSES)
+        else:
+            yield told(name, whole, digits=".1%")
         if split in self.last_cell:
             last = self.last_cell_over_cells(results, load, split)
-            yield replace(trend(words(HFEDAVG_LAST), last, "falls", digits=".3f"), beside=True)
+            yield replace(trend(words(HFEDAVG_LAST), last, "falls", digits=".1%"), beside=True)
 
     def arms(self, seed: int) -> Iterator[Arm]:
         for split in self.splits:
@@ -111,12 +114,16 @@ def fig4(scale: Scale) -> Artefact:
     if scale.quick:
         figure = _Load(quick_mlp(scale), [2, 4], ["shards"], [9, 18], last_cell=[])
         smaller = quick_words(scale, "N in {2, 4}", "fully non-i.i.d. alone", "18 MB")
-    return Artefact(
-        name="fig4",
+    return figure_artefact(
+        "fig4",
+        figure,
+        scale,
+        smaller,
         paper="At the same number of megabytes a client HIST is more accurate than hierarchical FedAvg (HFedAvg) under "
-        "both splits; HIST gains as N goes from 2 to 6, while HFedAvg loses when the data are fully non-i.i.d.",
+        "both splits; HIST gains as N, the number of cells, goes from 2 to 6, while HFedAvg loses when the data are "
+        "fully non-i.i.d.",
         choices=(
-            OPTIMISER,
+            optimiser(scale),
             LAST_CELL,
             BYTES,
             Choice(
@@ -124,10 +131,6 @@ def fig4(scale: Scale) -> Artefact:
                 "the figure's axis cannot be read from the paper's source",
             ),
         ),
-        arms=tuple(each for seed in scale.seeds for each in figure.arms(seed)),
-        rows=lambda results: list(figure.rows(results)),
-        panels=figure.panels,
-        smaller=smaller,
     )
 
 
@@ -154,18 +157,19 @@ class _Cost:
         few = [cells for cells in self.cell_numbers if cells <= 6]
         for split, words in ((split, SPLITS[split]) for split in self.splits):
             hist, whole = (self.costs(results, method, split) for method in METHODS)
-            yield versus(f"{words}: MB a client to {self.target:.0%}", "lower", hist, whole)
+            yield versus(f"{words}: MB a client to {self.target:.0%}", "lower", hist, whole, point=CHEAPER)
             what = f"{words}: HIST's cost from N = {few[0]} to {few[-1]}"
             why = "More cells cost more rounds than their smaller submodels save."
-            yield trend(what, self.costs(results, "hist", split, few), "falls", why=why)
+            yield trend(what, self.costs(results, "hist", split, few), "falls", why=why, point=GAINS)
             what = f"{words}: HFedAvg's cost from N = {few[0]} to {few[-1]}"
             whole = self.costs(results, "hfedavg", split, few)
-            yield trend(what, whole, "rises") if split == "shards" else told(what, whole)
-            small = 8 if split == "shards" else 10
+            fully = split == "shards"
+            yield trend(what, whole, "rises", point=LOSES) if fully else told(what, whole)
+            small = 8 if fully else 10
             pair = self.cell_numbers[self.cell_numbers.index(small) - 1], small
             what = f"{words}: HIST's cost from N = {pair[0]} to {small}, where submodels become too small"
             why = f"No loss is seen with {HIDDEN // small} neurons a cell."
-            yield trend(what, self.costs(results, "hist", split, pair), "rises", why=why)
+            yield trend(what, self.costs(results, "hist", split, pair), "rises", why=why, point=TOO_SMALL)
 
     def arms(self, seed: int) -> Iterator[Arm]:
         ends = {"training.targets": (self.target,), "training.stop_at_targets": True}
@@ -179,16 +183,8 @@ class _Cost:
         return [self.panel(results, split) for split in self.splits]
 
     def panel(self, results: Results, split: str) -> Plot:
-        curves = (
-            curve_of(
-                self.cell_numbers,
-                self.costs(results, method, split).values(),
-                name,
-                colour=colour,
-                dashed=method == "hfedavg",
-            )
-            for colour, (method, name) in enumerate(METHODS.items())
-        )
+        costs = {name: self.costs(results, method, split) for method, name in METHODS.items()}
+        curves = curves_of(self.cell_numbers, costs, lambda name: name == METHODS["hfedavg"])
         return panel(SPLITS[split], "number of cells N", f"MB a client to {self.target:.0%}", curves)
 
 
@@ -199,12 +195,15 @@ def fig5(scale: Scale) -> Artefact:
         figure = _Cost(quick_mlp(scale), [2, 4, 8], ["shards"], 0.7, {"hist": 30, "hfedavg": 8})
         smaller = quick_words(scale, "N in {2, 4, 8}", "fully non-i.i.d. alone", "to 70 %")
     most = figure.most_rounds
-    return Artefact(
-        name="fig5",
+    return figure_artefact(
+        "fig5",
+        figure,
+        scale,
+        smaller,
         paper="To 80 % HIST needs fewer megabytes a client than HFedAvg. Its cost falls from N = 2 to 6, where HFedAvg's "
         "rises (fully non-i.i.d.); at N = 8 (10 when cells are i.i.d.) submodels become too small and it rises again.",
         choices=(
-            OPTIMISER,
+            optimiser(scale),
             BYTES,
             Choice(
                 "60 clients in 8 cells: four cells of 8 clients, four of 7",
@@ -215,8 +214,4 @@ def fig5(scale: Scale) -> Artefact:
                 "only the cost to the target is asked for",
             ),
         ),
-        arms=tuple(each for seed in scale.seeds for each in figure.arms(seed)),
-        rows=lambda results: list(figure.rows(results)),
-        panels=figure.panels,
-        smaller=smaller,
     )

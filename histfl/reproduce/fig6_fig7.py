@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,20 +10,30 @@ from typing import Any
 from histfl.reports.plots import Plot
 from histfl.reproduce.artefact import (
     MLP,
-    OPTIMISER,
     SPLITS,
     Artefact,
     Choice,
     Row,
     Scale,
     arm,
-    learning_curve,
-    panel,
+    figure_artefact,
+    learning_panel,
+    optimiser,
     quick_mlp,
     quick_words,
 )
-from histfl.reproduce.claims import Direction, judged, told, trend
-from histfl.reproduce.results import Repeats, Results
+from histfl.reproduce.claims import (
+    EDGE_ROUNDS,
+    LOCAL_STEPS,
+    MATTERS,
+    PARTICIPANTS,
+    Direction,
+    claim,
+    judged,
+    told,
+    trend,
+)
+from histfl.reproduce.results import Results, Spread, seed_by_seed
 from histfl.runs.arms import Arm
 
 SPEED = Choice(
@@ -55,16 +66,32 @@ class _Periods:
             )
             words = f"{SPLITS[split]}: mean accuracy over {self.rounds} rounds"
             why = "More edge rounds in a global round do not pay here."
-            yield trend(f"{words} as E grows (H = 20)", by_edge, "rises", digits=".4f", why=why)
+            yield trend(
+                f"{words} as E grows (H = 20)", by_edge, "rises", digits=".2%", why=why, point=EDGE_ROUNDS
+            )
             steps = list(by_local.items())
             points = dict(steps[:2])
             why = "Longer local training already hurts at H = 40 with this step size."
-            yield trend(f"{words} from H = 20 to 40 (E = 5)", points, "rises", digits=".4f", why=why)
+            yield trend(
+                f"{words} from H = 20 to 40 (E = 5)",
+                points,
+                "rises",
+                digits=".2%",
+                why=why,
+                point=LOCAL_STEPS,
+            )
             fully = split == "shards"
             why = "No loss is seen at H = 60." if fully else "H = 60 is past its best here too."
             direction: Direction = "falls" if fully else "rises"
             points = dict(steps[1:])
-            yield trend(f"{words} from H = 40 to 60 (E = 5)", points, direction, digits=".4f", why=why)
+            yield trend(
+                f"{words} from H = 40 to 60 (E = 5)",
+                points,
+                direction,
+                digits=".2%",
+                why=why,
+                point=LOCAL_STEPS,
+            )
             reached = {
                 _period(period): results.of(split=split, **period).to_target(self.target)
                 for period in PERIODS
@@ -80,7 +107,7 @@ class _Periods:
     def panels(self, results: Results) -> list[Plot]:
         return [
             learning_panel(
-                split,
+                SPLITS[split],
                 [
                     (_period(period), results.of(split=split, **period), period["local_steps"] > 20)
                     for period in PERIODS
@@ -96,29 +123,19 @@ def fig6(scale: Scale) -> Artefact:
     if scale.quick:
         figure = _Periods(quick_mlp(scale), ["shards"], rounds=5, target=0.7)
         smaller = quick_words(scale, "fully non-i.i.d. alone", f"{figure.rounds} rounds")
-    return Artefact(
-        name="fig6",
+    return figure_artefact(
+        "fig6",
+        figure,
+        scale,
+        smaller,
         paper="At N = 3 a larger E converges in fewer global rounds under both splits. As H grows from 20 to 60, "
         "convergence gains and then loses when the data are fully non-i.i.d., and goes on gaining when cells are i.i.d.",
-        choices=(OPTIMISER, SPEED, Choice(f"{figure.rounds} global rounds", NO_AXIS)),
-        arms=tuple(each for seed in scale.seeds for each in figure.arms(seed)),
-        rows=lambda results: list(figure.rows(results)),
-        panels=figure.panels,
-        smaller=smaller,
+        choices=(optimiser(scale), SPEED, Choice(f"{figure.rounds} global rounds", NO_AXIS)),
     )
 
 
 def _period(period: Mapping[str, Any]) -> str:
     return f"H={period['local_steps']}, E={period['edge_rounds']}"
-
-
-def learning_panel(split: str, curves: Sequence[tuple[str, Repeats, bool]]) -> Plot:
-    """Test accuracy over the global rounds, a curve a name, dashed or not."""
-    lines = (
-        learning_curve(repeats, name, "round", colour=colour, dashed=dashed)
-        for colour, (name, repeats, dashed) in enumerate(curves)
-    )
-    return panel(SPLITS[split], "global rounds", "test accuracy", lines)
 
 
 @dataclass(frozen=True)
@@ -135,7 +152,7 @@ class _Participants:
         return list(self.numbers)[-1]
 
     def rows(self, results: Results) -> Iterator[Row]:
-        gains = {}
+        gains: dict[str, Spread] = {}
         for split in SPLITS:
             speeds = {
                 f"{count} of {self.all_clients}": results.of(split=split, participants=value).mean_accuracy(
@@ -144,19 +161,17 @@ class _Participants:
                 for count, value in self.numbers.items()
             }
             what = f"{SPLITS[split]}: mean accuracy over {self.rounds} rounds as more clients of a cell take part"
-            yield trend(what, speeds, "rises", digits=".4f")
+            yield trend(what, speeds, "rises", digits=".2%", point=PARTICIPANTS)
             few, *_, many = speeds.values()
-            gains[split] = (many.mean - few.mean, few, many)
-        (fully, *some), (cell_iid, *others) = gains["shards"], gains["cell-iid"]
-        verdict = judged(fully > cell_iid, *some, *others)
-        known = verdict != "not yet run"
-        yield Row(
+            gains[SPLITS[split]] = seed_by_seed(operator.sub, many, few)
+        yield claim(
             "what full participation gains over the fewest",
             "more when fully non-i.i.d.",
-            f"fully non-i.i.d. {fully:+.4f}, cell i.i.d. {cell_iid:+.4f}" if known else "not yet run",
-            verdict,
-            "Data that are i.i.d. across cells gain no less." if verdict == "no" else "",
-            {"shards": fully, "cell-iid": cell_iid} if known else {},
+            judged(operator.gt, *gains.values()),
+            gains,
+            digits="+.2%",
+            why="Data that are i.i.d. across cells gain no less.",
+            point=MATTERS,
         )
 
     def arms(self, seed: int) -> Iterator[Arm]:
@@ -169,7 +184,7 @@ class _Participants:
     def panels(self, results: Results) -> list[Plot]:
         return [
             learning_panel(
-                split,
+                SPLITS[split],
                 [
                     (
                         f"{count} of {self.all_clients} clients",
@@ -192,18 +207,17 @@ def fig7(scale: Scale) -> Artefact:
         figure = _Participants(base, rounds=8, edge_rounds=5, numbers={"2": 2, "4": 4, "8": "all"})
         words = quick_words(scale, "8 clients a cell", "E = 5", f"{figure.rounds} rounds")
         smaller = words.replace("20 clients", "24 clients")
-    return Artefact(
-        name="fig7",
+    return figure_artefact(
+        "fig7",
+        figure,
+        scale,
+        smaller,
         paper="At N = 3, H = 20, E = 15 and 20 clients a cell, more participating clients train faster, and it matters "
         "more when the data are fully non-i.i.d.",
         choices=(
-            OPTIMISER,
+            optimiser(scale),
             SPEED,
             Choice("participants are drawn anew in every edge round", "as in HIST Sec. III-C, Theorem 2"),
             Choice(f"{figure.rounds} global rounds", NO_AXIS),
         ),
-        arms=tuple(each for seed in scale.seeds for each in figure.arms(seed)),
-        rows=lambda results: list(figure.rows(results)),
-        panels=figure.panels,
-        smaller=smaller,
     )

@@ -9,19 +9,31 @@ from typing import Any
 from histfl.reports.plots import Plot
 from histfl.reproduce.artefact import (
     MLP,
-    OPTIMISER,
     Artefact,
     Choice,
     Row,
     Scale,
     arm,
-    curve_of,
-    learning_curve,
+    curves_of,
+    figure_artefact,
+    learning_panel,
+    optimiser,
     panel,
     quick_mlp,
     quick_words,
 )
-from histfl.reproduce.claims import in_words, judged, told, trend, versus
+from histfl.reproduce.claims import (
+    FASTER,
+    FEW_ROUNDS,
+    LESS_TIME,
+    SLOWER,
+    claim,
+    in_words,
+    judged,
+    told,
+    trend,
+    versus,
+)
 from histfl.reproduce.results import Repeats, Results, Spread
 from histfl.runs.arms import Arm
 
@@ -71,55 +83,67 @@ class _Sizing:
         optimised = self.to_target(results, OPTIMISED)
         names = ("optimised sizes", "uniform sizes")
         why = "The rounds that uneven submodels cost more outweigh what each of them saves."
-        yield versus(self.seconds, "lower", optimised, self.to_target(results, UNIFORM), names=names, why=why)
+        yield versus(
+            self.seconds,
+            "lower",
+            optimised,
+            self.to_target(results, UNIFORM),
+            names=names,
+            why=why,
+            point=LESS_TIME,
+        )
         names = ("HIST with optimised sizes", "HFedAvg")
-        yield versus(self.seconds, "lower", optimised, self.to_target(results, WHOLE), names=names)
+        yield versus(
+            self.seconds, "lower", optimised, self.to_target(results, WHOLE), names=names, point=LESS_TIME
+        )
         few = [cells for cells in self.cell_numbers if cells <= 6]
         for scheme in SCHEMES:
             name = f"{self.seconds} of {scheme} from N = {few[0]} to {few[-1]}"
             why = "More cells cost more rounds than their smaller cells and submodels save."
-            yield trend(name, self.to_target(results, scheme, cells=few), "falls", why=why)
+            yield trend(name, self.to_target(results, scheme, cells=few), "falls", why=why, point=FASTER)
         if 8 in self.cell_numbers:
             for scheme in SCHEMES:
                 name = f"{self.seconds} of {scheme} from N = 6 to 8"
                 rounds = in_words(self.to_target(results, scheme, "round", [6, 8]))
                 a_round = in_words(self.a_round(results, scheme, [6, 8]))
                 why = f"Global rounds: {rounds}. Seconds a round: {a_round}."
-                yield trend(name, self.to_target(results, scheme, cells=[6, 8]), "rises", why=why)
+                yield trend(
+                    name, self.to_target(results, scheme, cells=[6, 8]), "rises", why=why, point=SLOWER
+                )
         for scheme in SCHEMES:
             points = self.a_round(results, scheme, self.cell_numbers)
             yield told(f"simulated seconds a global round of {scheme}", points)
 
     def rounds_row(self, results: Results) -> Row:
-        ours, theirs = (self.of(results, scheme, 4).to_target(self.target) for scheme in (OPTIMISED, UNIFORM))
-        ratio = ours.mean / theirs.mean
-        verdict = judged(ratio <= FEW, ours, theirs)
-        return Row(
+        optimised, uniform = (
+            self.of(results, scheme, 4).to_target(self.target) for scheme in (OPTIMISED, UNIFORM)
+        )
+        return claim(
             f"N = 4: global rounds to {self.target:.0%} with optimised and with uniform sizes",
             "slightly more",
-            f"{ours.text()} against {theirs.text()}",
-            verdict,
-            f"Optimised sizes take {ratio:.2f} times the rounds." if verdict == "no" else "",
-            {"optimised": ours.number, "uniform": theirs.number},
+            judged(lambda ours, theirs: ours <= FEW * theirs, optimised, uniform),
+            {"optimised": optimised, "uniform": uniform},
+            ours=f"{optimised.text()} against {uniform.text()}",
+            why=f"Optimised sizes take {optimised.mean / uniform.mean:.2f} times the rounds.",
+            point=FEW_ROUNDS,
         )
 
     def panels(self, results: Results) -> list[Plot]:
-        by_cells = (
-            curve_of(self.cell_numbers, self.to_target(results, scheme).values(), scheme, colour=colour)
-            for colour, scheme in enumerate(SCHEMES)
-        )
+        at_four = [(scheme, self.of(results, scheme, 4), False) for scheme in SCHEMES]
+        seconds = {scheme: self.to_target(results, scheme) for scheme in SCHEMES}
         return [
-            self.learning(results, "round", "global rounds"),
-            self.learning(results, SECONDS, "simulated seconds"),
-            panel(self.seconds, "number of cells N", self.seconds, by_cells, log_y=True),
+            *(
+                learning_panel(f"N = 4, over {label}", at_four, across, label)
+                for across, label in (("round", "global rounds"), (SECONDS, "simulated seconds"))
+            ),
+            panel(
+                self.seconds,
+                "number of cells N",
+                self.seconds,
+                curves_of(self.cell_numbers, seconds),
+                log_y=True,
+            ),
         ]
-
-    def learning(self, results: Results, across: str, label: str) -> Plot:
-        curves = (
-            learning_curve(self.of(results, scheme, 4), scheme, across, colour=colour)
-            for colour, scheme in enumerate(SCHEMES)
-        )
-        return panel(f"N = 4, over {label}", label, "test accuracy", curves)
 
     def arms(self, seed: int) -> Iterator[Arm]:
         network = {"network.profile": "paper", "uplink.name": "fdma", "training.targets": (self.target,)}
@@ -139,13 +163,16 @@ def fig8(scale: Scale) -> Artefact:
         base = quick_mlp(scale) | {"training.local_steps": 10}
         figure = _Sizing(base, [2, 4], 0.72, 16, {"hist": 40, "hfedavg": 16})
         smaller = quick_words(scale, "H = 10", "N in {2, 4}", "16 rounds or to 72%")
-    return Artefact(
-        name="fig8",
+    return figure_artefact(
+        "fig8",
+        figure,
+        scale,
+        smaller,
         paper="With sizes optimised for latency HIST takes slightly more rounds and clearly less time. To 80 % it beats "
         "uniform sizes and HFedAvg for all N in {2, 4, 6, 8}; all latencies fall from N = 2 to 6, and from 6 to 8 "
         "HFedAvg's rises significantly, HIST's less.",
         choices=(
-            OPTIMISER,
+            optimiser(scale),
             RADIO,
             Choice(
                 "H = 20, fully non-i.i.d.", "the paper gives N = 4 and E = 5 and leaves H as it was before"
@@ -155,8 +182,4 @@ def fig8(scale: Scale) -> Artefact:
             ),
             Choice(f"at most {FEW} times the rounds count as slightly more", "the paper shows a curve"),
         ),
-        arms=tuple(each for seed in scale.seeds for each in figure.arms(seed)),
-        rows=lambda results: list(figure.rows(results)),
-        panels=figure.panels,
-        smaller=smaller,
     )

@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-from histfl.reports.plots import Line, Plot
+from histfl.reports.plots import Plot
 from histfl.reproduce.artefact import (
     MLP,
-    OPTIMISER,
     Artefact,
     Choice,
     Row,
     Scale,
     arm,
-    curve_of,
-    learning_curve,
+    curves_of,
+    figure_artefact,
+    learning_panel,
+    optimiser,
     panel,
     quick_mlp,
     quick_words,
 )
-from histfl.reproduce.claims import in_words, judged, numbers, told, trend, versus
+from histfl.reproduce.claims import (
+    CLIENTS,
+    FASTEST,
+    SNR,
+    TRAINS,
+    at_points,
+    claim,
+    judged,
+    told,
+    trend,
+    versus,
+)
 from histfl.reproduce.fig8 import RADIO, SECONDS
 from histfl.reproduce.results import Repeats, Results, Spread
 from histfl.runs.arms import Arm
 
 CLOSE, BROKEN = 0.02, 0.05  # of accuracy: within the one of error-free aggregation, below it by the other
+LAST_ROUNDS = 10  # of a run, that make its accuracy
 FLAT = 1.1  # seconds a round: the largest over the smallest, for them to count as independent of n_j
 SCHEMES = {
     "AirComp HIST": {"uplink": "aircomp", "method": "hist"},
@@ -102,67 +114,63 @@ class _Air:
     def rows(self, results: Results) -> Iterator[Row]:
         yield from self.noise_rows(results)
         for scheme in SCHEMES:
-            yield trend(
-                f"{self.seconds} of {scheme} as the SNR grows", self.by_ratio(results, scheme), "falls"
-            )
-        for scheme in list(SCHEMES)[1:]:
-            ours, theirs = (self.by_ratio(results, each) for each in (AIR_HIST, scheme))
-            yield versus(f"{self.seconds} by SNR", "lower", ours, theirs, names=(AIR_HIST, scheme))
-        for scheme in (OMA_HIST, AIR_WHOLE):
-            ours, theirs = (self.by_clients(results, each) for each in (AIR_HIST, scheme))
-            yield versus(f"{self.seconds} by clients a cell", "lower", ours, theirs, names=(AIR_HIST, scheme))
+            points = self.by_ratio(results, scheme)
+            yield trend(f"{self.seconds} of {scheme} as the SNR grows", points, "falls", point=SNR)
+        for read, by, rivals in (
+            (self.by_ratio, "SNR", list(SCHEMES)[1:]),
+            (self.by_clients, "clients a cell", [OMA_HIST, AIR_WHOLE]),
+        ):
+            for rival in rivals:
+                ours, theirs = read(results, AIR_HIST), read(results, rival)
+                what, names = f"{self.seconds} by {by}", (AIR_HIST, rival)
+                yield versus(what, "lower", ours, theirs, names=names, point=FASTEST)
         orthogonal = self.by_clients(results, OMA_HIST)
         why = "More clients a cell save more rounds than their narrower bands cost."
-        yield trend(f"{self.seconds} of {OMA_HIST} as n_j grows", orthogonal, "rises", why=why)
+        yield trend(f"{self.seconds} of {OMA_HIST} as n_j grows", orthogonal, "rises", why=why, point=CLIENTS)
         yield self.flat_row(results)
         points = self.a_round(results, OMA_HIST)
         yield told(f"simulated seconds a global round of {OMA_HIST}", points, paper="grows linearly")
         if 30 in self.clients_a_cell:
             early, late = (self.by_clients(results, AIR_HIST, some) for some in ([10, 15, 20], [25, 30]))
-            yield trend(f"{self.seconds} of {AIR_HIST} from n_j = 10 to 20", early, "falls")
-            yield trend(f"{self.seconds} of {AIR_HIST} from n_j = 25 to 30", late, "rises")
+            yield trend(f"{self.seconds} of {AIR_HIST} from n_j = 10 to 20", early, "falls", point=CLIENTS)
+            yield trend(f"{self.seconds} of {AIR_HIST} from n_j = 25 to 30", late, "rises", point=CLIENTS)
 
     def noise_rows(self, results: Results) -> Iterator[Row]:
         exact = self.exact(results).last_accuracies(self.last)
         what = f"accuracy of the last {self.last} of {self.rounds} rounds of AirComp HIST"
-        for some, claim in ((self.fine, "as OMA"), (self.noisy, "far below OMA")):
+        for some, where, paper, holds in (
+            (self.fine, "higher SNR", "as OMA", lambda air, oma: oma - air <= CLOSE),
+            (self.noisy, "-20 dB", "far below OMA", lambda air, oma: oma - air >= BROKEN),
+        ):
             points = self.accuracies(results, some)
-            gaps = [exact.mean - spread.mean for spread in points.values()]
-            holds = all(gap <= CLOSE if claim == "as OMA" else gap >= BROKEN for gap in gaps)
-            verdict = judged(holds, exact, *points.values())
-            below = f"They are below OMA's by {', '.join(f'{gap:.3f}' for gap in gaps)}."
-            points["OMA"] = exact
-            name = f"{what} at {'higher SNR' if claim == 'as OMA' else '-20 dB'}"
-            why = below if verdict == "no" else ""
-            yield Row(name, claim, in_words(points, ".3f"), verdict, why, numbers(points))
+            judgement = at_points({name: judged(holds, spread, exact) for name, spread in points.items()})
+            gaps = ", ".join(f"{100 * (exact.mean - spread.mean):.1f}" for spread in points.values())
+            shown = points | {"OMA": exact}
+            why = f"They are below OMA's by {gaps} points."
+            yield claim(f"{what} at {where}", paper, judgement, shown, digits=".1%", why=why, point=TRAINS)
         between = [ratio for ratio in self.timed if ratio not in self.fine]
-        yield told(f"{what} between", self.accuracies(results, between), digits=".3f")
+        yield told(f"{what} between", self.accuracies(results, between), digits=".1%")
 
     def flat_row(self, results: Results) -> Row:
         points = self.a_round(results, AIR_HIST)
-        means = [spread.mean for spread in points.values()]
-        verdict = judged(max(means) <= FLAT * min(means), *points.values())
-        why = "The slowest of more clients computes longer." if verdict == "no" else ""
+        judgement = judged(lambda *seconds: max(seconds) <= FLAT * min(seconds), *points.values())
+        why = "The slowest of more clients computes longer."
         name = f"simulated seconds a global round of {AIR_HIST}"
-        return Row(name, "independent of n_j", in_words(points), verdict, why, numbers(points))
+        return claim(name, "independent of n_j", judgement, points, why=why, point=CLIENTS)
 
     def panels(self, results: Results) -> list[Plot]:
         learning = [
-            learning_curve(
-                results.of(snr_db=ratio, **SCHEMES[AIR_HIST]),
-                f"AirComp, {ratio:g} dB",
-                "round",
-                colour=colour,
-            )
-            for colour, ratio in enumerate(self.ratios_db)
+            (f"AirComp, {ratio:g} dB", results.of(snr_db=ratio, **SCHEMES[AIR_HIST]), False)
+            for ratio in self.ratios_db
         ]
-        last = len(self.ratios_db)
-        learning.append(learning_curve(self.exact(results), "OMA", "round", colour=last, dashed=True))
-        by_ratio, by_clients = partial(self.by_ratio, results), partial(self.by_clients, results)
-        snr = _lines(by_ratio, self.timed, list(SCHEMES))
-        clients = _lines(by_clients, self.clients_a_cell, [AIR_HIST, AIR_WHOLE, OMA_HIST])
+        by_ratio = {scheme: self.by_ratio(results, scheme) for scheme in SCHEMES}
+        by_clients = {scheme: self.by_clients(results, scheme) for scheme in (AIR_HIST, AIR_WHOLE, OMA_HIST)}
+        snr, clients = (
+            curves_of(places, spreads, dashed=lambda scheme: scheme.startswith("OMA"))
+            for places, spreads in ((self.timed, by_ratio), (self.clients_a_cell, by_clients))
+        )
         return [
-            panel("HIST by SNR", "global rounds", "test accuracy", learning),
+            learning_panel("HIST by SNR", [*learning, ("OMA", self.exact(results), True)]),
             panel("by SNR", "SNR, dB", self.seconds, snr, log_y=True),
             panel("by clients a cell", "clients a cell n_j", self.seconds, clients, log_y=True),
         ]
@@ -183,31 +191,25 @@ class _Air:
                 yield arm(base | paper | ends, **SCHEMES[name], clients=4 * count, seed=seed)
 
 
-def _lines(
-    read: Callable[[str], dict[str, Spread]], places: Sequence[float], schemes: Sequence[str]
-) -> list[Line | None]:
-    return [
-        curve_of(places, read(scheme).values(), scheme, colour=colour, dashed=scheme.startswith("OMA"))
-        for colour, scheme in enumerate(schemes)
-    ]
-
-
 def fig9(scale: Scale) -> Artefact:
     """Accuracy over rounds by SNR; seconds to 80 % by SNR and by clients a cell; N = 4, H = 40, E = 5."""
     base, smaller = MLP | {"training.local_steps": 40}, ""
-    figure = _Air(base, 0.8, 80, 10, [-20.0, -10.0, 0.0, 10.0, 20.0], -10.0, [10, 15, 20, 25, 30])
+    figure = _Air(base, 0.8, 80, LAST_ROUNDS, [-20.0, -10.0, 0.0, 10.0, 20.0], -10.0, [10, 15, 20, 25, 30])
     if scale.quick:
         figure = _Air(quick_mlp(scale), 0.7, 6, 2, [-20.0, 0.0, 20.0], 0.0, [5, 10])
         by_snr = "-20, 0 and 20 dB, of which 20 must be as OMA"
         smaller = quick_words(scale, "H = 20", by_snr, "5 and 10 clients a cell", "to 70 %")
-    return Artefact(
-        name="fig9",
+    return figure_artefact(
+        "fig9",
+        figure,
+        scale,
+        smaller,
         paper="AirComp-assisted HIST (N = 4, H = 40, E = 5) trains as well as over orthogonal uplinks (OMA) above -10 dB "
         "and breaks at -20 dB. To 80 % it is the fastest of the four schemes at every SNR and every number of clients; "
         "latencies fall as the SNR grows; OMA's grow with n_j, AirComp's hardly change, falling until n_j = 20 and "
         "rising past 25.",
         choices=(
-            OPTIMISER,
+            optimiser(scale),
             RADIO,
             Choice("fully non-i.i.d.", "as in the section before, to which this one refers"),
             Choice(
@@ -233,8 +235,4 @@ def fig9(scale: Scale) -> Artefact:
                 "the figure's axis cannot be read from the source",
             ),
         ),
-        arms=tuple(each for seed in scale.seeds for each in figure.arms(seed)),
-        rows=lambda results: list(figure.rows(results)),
-        panels=figure.panels,
-        smaller=smaller,
     )

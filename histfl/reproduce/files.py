@@ -12,7 +12,6 @@ import json
 import math
 import os
 import platform
-import shlex
 import subprocess
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -23,15 +22,16 @@ import numpy as np
 import torch
 from pydantic import Field, model_validator
 
-from histfl.errors import CheckpointError, HistflError
+from histfl.errors import CheckpointError, HistflError, UsageError
 from histfl.files import read_text, storage_errors, write_whole
 from histfl.reproduce.artefact import Artefact
-from histfl.reproduce.results import COLUMNS, LAST, Result, Results
+from histfl.reproduce.commands import command
+from histfl.reproduce.results import COLUMNS, LAST, Result, Results, Spread
 from histfl.runs.arms import Arm
 from histfl.runs.config import Config, without
 from histfl.runs.jobs import has_rounds, is_of
 from histfl.runs.records import Record, done, reached
-from histfl.runs.schema import Accuracy, Cost, Entry, Number, Reached
+from histfl.runs.schema import Accuracy, Cost, Count, Entry, Number, Reached
 from histfl.runs.store import RunFolder
 from histfl.settings import checked, parse_json
 
@@ -86,6 +86,39 @@ class KeptResult(Entry):
     torch: str | None = None
     command: str
     diverged: str | None = None
+
+
+class TrialSummary(Entry):
+    method: str
+    seed: Count
+    to_target: dict[str, Reached | None]
+
+
+class Trial(Entry):
+    """A run at a learning rate of its own."""
+
+    learning_rate: Number
+    summary: TrialSummary
+
+
+class Trials(Entry):
+    """Runs at several learning rates, kept beside the reproduction's folder."""
+
+    machine: str
+    commit: str
+    runs: list[Trial]
+
+    def rates(self, method: str) -> list[float]:
+        return sorted({run.learning_rate for run in self.runs if run.summary.method == method})
+
+    def to_target(self, method: str, rate: float, target: float, key: str = "round") -> Spread:
+        costs = {
+            run.summary.seed: None if reached is None else float(getattr(reached, key))
+            for run in self.runs
+            if (run.summary.method, run.learning_rate) == (method, rate)
+            for reached in [run.summary.to_target.get(f"{target:g}")]
+        }
+        return Spread(costs, len(costs))
 
 
 @cache
@@ -157,7 +190,9 @@ def result_of(artefact: Artefact, arm: Arm, folder: Path) -> Result | None:
         "seed": arm.config.training.seed,
         **{key: summary.get(key) for key in FROM_SUMMARY},
         **{key: value for key, value in _json(folder / ORIGIN).items() if key in NOTED},
-        "command": _command(artefact, arm, summary),
+        "command": command(
+            artefact, arm.name, [arm.config.training.seed], arm.config.training.precision, summary
+        ),
         "diverged": diverged,
     }
     kept = _thinned(arm.config, records, targets)
@@ -206,20 +241,31 @@ def kept_results(artefact: Artefact, folder: Path) -> tuple[Results, list[str]]:
     """The artefact's results in `folder`, and the names of those that were run with other settings."""
     found, stale = [], []
     for arm in artefact.arms:
-        path = folder / artefact.name / f"{arm.name}.json"
-        if not path.exists():
+        paths = [folder / name / f"{arm.name}.json" for name in (artefact.name, artefact.shares) if name]
+        path = next((path for path in paths if path.exists()), None)
+        if path is None:
             continue
         result = read_result(path)
         if _is_stale(result, arm, path):
             stale.append(arm.name)
         else:
-            found.append(dataclasses.replace(result, finished=_has_ended(result, arm.config)))
+            ended = _has_ended(result, arm.config)
+            found.append(dataclasses.replace(result, labels=arm.labels, finished=ended))
     return _by_labels(artefact, found), stale
 
 
 def kept_findings(folder: Path) -> dict[str, str]:
     """What trials of the choices showed, by the name that a choice has for it."""
     return {name: str(text) for name, text in _json(folder / FINDINGS).items()}
+
+
+def kept_trials(folder: Path, name: str) -> Trials | None:
+    """The trials of learning rates beside `folder`, where they are kept."""
+    path = folder.parent / f"{name}.json"
+    try:
+        return checked(Trials, _json(path), path.name) if path.exists() else None
+    except UsageError as error:
+        raise CheckpointError(f"{path} is damaged ({error}); remove it") from None
 
 
 def add_origin(folder: Path, here: Mapping[str, str | None]) -> None:
@@ -306,18 +352,6 @@ def _thinned(config: Config, records: Sequence[Record], targets: Mapping[str, Re
 
 def _rounded(value: float) -> float:
     return float(f"{value:.{DIGITS}g}")
-
-
-def _command(artefact: Artefact, arm: Arm, summary: Mapping[str, Any]) -> str:
-    """What to type to run the arm again."""
-    quick = ["--quick"] if artefact.smaller else []
-    words = ["histfl", "reproduce", artefact.name, *quick, "--only", arm.name]
-    words += ["--seeds", str(arm.config.training.seed)]
-    for option in ("device", "engine"):
-        words += [f"--{option}", str(summary[option])] if option in summary else []
-    precision = arm.config.training.precision
-    words += ["--precision", precision] if precision != "float32" else []
-    return shlex.join(words)
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from histfl.reproduce.fig4_fig5 import fig4, fig5
 from histfl.reproduce.fig6_fig7 import fig6, fig7
 from histfl.reproduce.fig8 import fig8
 from histfl.reproduce.fig9 import fig9
-from histfl.reproduce.table1_table2 import table1, table1_code, table2
+from histfl.reproduce.table1_table2 import table1, table1_code, table1_scale, table1_scale_mlp, table2
 from histfl.reproduce.table3 import QUICK_BASE, table3
 from histfl.runs.arms import Arm
 
@@ -29,6 +29,8 @@ ARTEFACTS: dict[str, Callable[[Scale], Artefact]] = {
     "fig9": fig9,
     "table1": table1,
     "table1-code": table1_code,
+    "table1-scale": table1_scale,
+    "table1-scale-mlp": table1_scale_mlp,
     "table2": table2,
     "table3": table3,
 }

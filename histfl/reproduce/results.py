@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -72,27 +73,35 @@ class Result:
 
 @dataclass(frozen=True)
 class Spread:
-    """One quantity over the seeds: a value a run, None where the run ended without it.
+    """One quantity over the seeds: a value a run, None where the run ended without it, which counts as `lost`.
 
-    Runs that have not come so far have no value yet; while there are such `waiting` runs, the others alone would
-    be a choice of the fast ones.
+    A cost that no run came to is infinite; of an accuracy the lost one is the lowest. Runs that have not come so far
+    have no value yet; while there are such `waiting` runs, the others alone would be a choice of the fast ones.
     """
 
-    values: tuple[float | None, ...]
-    seeds: int
+    by_seed: Mapping[int, float | None]
+    asked: int
     waiting: int = 0
+    lost: float = math.inf
+
+    @property
+    def values(self) -> tuple[float | None, ...]:
+        return tuple(self.by_seed.values())
 
     @property
     def known(self) -> bool:
         """Whether any seed has run to its end."""
-        return bool(self.values)
+        return bool(self.by_seed)
+
+    def of(self, seed: int) -> float:
+        """The seed's value, the lost one where its run ended without."""
+        value = self.by_seed[seed]
+        return self.lost if value is None else value
 
     @property
     def mean(self) -> float:
-        """The mean over the seeds; infinite where one of them ended without a value, nan where none ran."""
-        if not self.values:
-            return float("nan")
-        return float(np.mean([np.inf if value is None else value for value in self.values]))
+        """The mean over the seeds; the lost value where one of them ended without its own, nan where none ran."""
+        return float(np.mean([self.of(seed) for seed in self.by_seed])) if self.known else float("nan")
 
     @property
     def number(self) -> float | None:
@@ -101,16 +110,23 @@ class Spread:
 
     def text(self, digits: str = ".3g") -> str:
         """Mean (lowest to highest), and what is missing."""
-        if not self.values:
+        if not self.known:
             return "unfinished" if self.waiting else "not yet run"
         found = [value for value in self.values if value is not None]
-        missing = "" if len(self.values) == self.seeds else f", {len(self.values)} of {self.seeds} seeds"
+        missing = "" if len(self.values) == self.asked else f", {len(self.values)} of {self.asked} seeds"
         if not found:
             return f"not reached{missing}"
         mean, low, high = (f"{value:{digits}}" for value in (np.mean(found), min(found), max(found)))
         spread = f" ({low} to {high})" if low != high else ""
         lost = len(self.values) - len(found)
         return f"{mean}{spread}{missing}" + (f", not reached by {lost}" if lost else "")
+
+
+def seed_by_seed(combine: Callable[[float, float], float], one: Spread, other: Spread) -> Spread:
+    """Both quantities made one, a seed with itself; None where one of the two ended without its own."""
+    pairs = {seed: (one.by_seed[seed], other.by_seed[seed]) for seed in one.by_seed if seed in other.by_seed}
+    found = {seed: None if a is None or b is None else combine(a, b) for seed, (a, b) in pairs.items()}
+    return Spread(found, max(one.asked, other.asked), one.waiting + other.waiting)
 
 
 @dataclass(frozen=True)
@@ -132,7 +148,7 @@ class Repeats:
 
     def to_target(self, target: float | None, key: str = "round") -> Spread:
         """The same over the seeds."""
-        costs = tuple(self.costs_to(target, key).values())
+        costs = self.costs_to(target, key)
         return Spread(costs, self.asked, len(self.results) - len(costs))
 
     def accuracy_at(self, key: str, value: float) -> Spread:
@@ -162,17 +178,18 @@ class Repeats:
             [
                 run.columns["simulated_seconds"][-1] / run.rounds_done if run.begun else None
                 for run in self.results
-            ]
+            ],
+            lost=math.inf,
         )
 
-    def _spread(self, values: Sequence[float | None]) -> Spread:
+    def _spread(self, values: Sequence[float | None], lost: float = -math.inf) -> Spread:
         """Of one value a result; those that broke down ended without, others without a value go on."""
-        kept = [
-            value
+        kept = {
+            result.labels["seed"]: value
             for value, result in zip(values, self.results, strict=True)
             if value is not None or result.diverged
-        ]
-        return Spread(tuple(kept), self.asked, len(values) - len(kept))
+        }
+        return Spread(kept, self.asked, len(values) - len(kept), lost)
 
     @cached_property
     def with_rounds(self) -> tuple[Result, ...]:

@@ -11,10 +11,10 @@ from histfl.reproduce.artefact import (
     LAST_CELL,
     METHODS,
     MLP,
-    OPTIMISER,
     Artefact,
     Choice,
     Scale,
+    optimiser,
     quick_images,
 )
 from histfl.reproduce.cost_table import SETTINGS, CostTable, cost_table, last_cell_alone
@@ -31,6 +31,20 @@ SAME_STEPS = Choice(
     finding="same-steps",
 )
 
+POWERS = Choice(
+    "`method.scale` 0.5 and 1 beside HIST as it is",
+    "what scaling the activations changes is all that is asked for",
+)
+LENET = (
+    Choice(
+        "61,706 parameters, of which 2,572 in convolutions, as the paper's text has it",
+        "the unit of the paper's table fits a LeNet of 44,426, the one in the authors' code",
+    ),
+    Choice(
+        "the 120 neurons between the first two dense layers are cut; the output layer stays whole",
+        "of two neighbouring layers only one can be cut, and this one covers the most parameters",
+    ),
+)
 AFTER_THE_FACT = Choice(
     "which settings the paper's four ratios come from is not known", finding="ratios-after-the-fact"
 )
@@ -62,7 +76,44 @@ def table1_code(scale: Scale) -> Artefact:
         "are about a third as many when cells are i.i.d., as H = 60 is three times 20",
     )
     more = {"network.clients": 40, "training.local_steps": 60}
-    return cost_table(_lenet_table("table1-code", scale, more, choice), scale)
+    return cost_table(replace(_lenet_table("table1-code", scale, more, choice), again=True), scale)
+
+
+def table1_scale(scale: Scale) -> Artefact:
+    """Table I, and HIST with its activations scaled in training beside it."""
+    choice = Choice(
+        "H = 20, E = 5, 60 clients, no dropout", "as in Table I, whose results of HIST and HFedAvg serve"
+    )
+    table = _lenet_table("table1-scale", scale, {}, choice)
+    return replace(cost_table(_with_powers(table), scale), shares="" if scale.quick else "table1")
+
+
+def table1_scale_mlp(scale: Scale) -> Artefact:
+    """The same with the two-layer network; the ratios beside it are the paper's of LeNet-5."""
+    choice = Choice("H = 20, E = 5, 60 clients, no dropout", "as in Table I")
+    table = _with_powers(_lenet_table("table1-scale-mlp", scale, {}, choice))
+    changed = {key: MLP[key] for key in ("model.name", "model.hidden")}
+    base = {key: value for key, value in table.base.items() if key != "method.include"} | changed
+    of_lenet = Choice(
+        "the paper's rounds and ratios beside the MLP's are those of LeNet-5", "it has no others to 80 %"
+    )
+    kept = tuple(each for each in table.choices if each not in LENET)
+    return cost_table(replace(table, base=base, choices=(of_lenet, *kept)), scale)
+
+
+def _with_powers(table: CostTable) -> CostTable:
+    """HIST at three powers of what the share of a submodel is multiplied by, and HFedAvg."""
+    choices = tuple(each for each in table.choices if each not in (LAST_CELL, AFTER_THE_FACT, SAME_STEPS))
+    return replace(
+        table,
+        paper="The paper's Algorithm 1 scales nothing (power 0). With a power p a cell that holds the share s of a "
+        "layer's units multiplies what they give by (1/s)^p in training, so that its scores are as large as the whole "
+        "model's (power 1), or half-way there (power 0.5).",
+        choices=(POWERS, *choices),
+        powers=(0.5, 1.0),
+        further=lambda cells: (),
+        settings=table.settings if table.ratios else table.settings[-1:],
+    )
 
 
 def _lenet_table(name: str, scale: Scale, more: dict[str, Any], choice: Choice) -> CostTable:
@@ -77,21 +128,14 @@ def _lenet_table(name: str, scale: Scale, more: dict[str, Any], choice: Choice) 
         paper="LeNet-5 sends far fewer megabytes a client with HIST than with HFedAvg to 70 % and to 80 %, and the "
         "advantage grows from N = 2 to 4.",
         choices=(
-            OPTIMISER,
+            optimiser(scale),
             SAME_STEPS,
             LAST_CELL,
             AFTER_THE_FACT,
             BYTES,
             BOTH_WAYS,
             choice,
-            Choice(
-                "61,706 parameters, of which 2,572 in convolutions, as the paper's text has it",
-                "the unit of the paper's table fits a LeNet of 44,426, the one in the authors' code",
-            ),
-            Choice(
-                "the 120 neurons between the first two dense layers are cut; the output layer stays whole",
-                "of two neighbouring layers only one can be cut, and this one covers the most parameters",
-            ),
+            *LENET,
             Choice(
                 "runs end at the higher target, or after 400 rounds",
                 "the cost to it is all that is asked for",

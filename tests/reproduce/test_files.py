@@ -29,6 +29,7 @@ from histfl.reproduce.files import (
 )
 from histfl.reproduce.pages import write_documentation
 from histfl.reproduce.runner import carry_out, jobs_of
+from histfl.reproduce.summary import counts
 from histfl.runs.jobs import Execution
 
 
@@ -200,9 +201,8 @@ def test_the_page_is_written_from_the_files_alone(tmp_path: Path) -> None:
     page = write_documentation([artefact], tmp_path / "kept", tmp_path / "docs")
     text = page.read_text("utf-8")
     (row,) = artefact.rows(kept_results(artefact, tmp_path / "kept")[0])
-    assert f"| {row.what} | {row.paper} | {row.ours} | {row.verdict} |" in text
-    counts = [int(row.verdict == verdict) for verdict in ("yes", "no", "not yet run")]
-    assert f"(#fig4) | {counts[0]} | {counts[1]} | {counts[2]} |" in text
+    assert f"| {row.what} | {row.paper} | {row.ours} | {row.holds} |" in text
+    assert f"(#fig4) | {' | '.join(map(str, counts([row])))} |" in text
     assert "seconds, not minutes" in text
     figure = tmp_path / "docs" / "figures" / "reproduction" / "fig4.svg"
     drawn = figure.read_bytes()
@@ -212,6 +212,10 @@ def test_the_page_is_written_from_the_files_alone(tmp_path: Path) -> None:
     (tmp_path / "none" / "fig4").mkdir(parents=True)
     write_documentation([artefact], tmp_path / "none", tmp_path / "docs")
     assert "not yet run" in page.read_text("utf-8")
+    assert (
+        "Not yet run are 2 of 2 arms, which take:\n\n- `histfl reproduce fig4 --seeds 1`"
+        in page.read_text("utf-8")
+    )
     assert "No run yet." in page.read_text("utf-8")
 
 

@@ -1,13 +1,16 @@
 """The rows of Tables I and II, from results written by hand."""
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from histfl.reproduce.artefact import Artefact, Row, Scale
+from histfl.reproduce.files import kept_results
 from histfl.reproduce.results import COLUMNS, Result, Results
-from histfl.reproduce.table1_table2 import table1, table2
+from histfl.reproduce.table1_table2 import table1, table1_scale, table2
 
 SETTING = "fully non-i.i.d., N = 4"
 
@@ -106,3 +109,32 @@ def test_a_run_that_goes_on_is_not_judged() -> None:
     )
     open_ = rows[f"{SETTING}: cost of HFedAvg over HIST's to 80%"]
     assert (open_.ours, open_.verdict) == ("unfinished", "not yet run")
+
+
+def test_scaled_activations_stand_beside_the_papers_ratios() -> None:
+    results = [
+        result("hist", {"0.7": 10, "0.8": 100}, 1.0),
+        result("hist", {"0.7": 10, "0.8": 80}, 1.0, scale=0.5),
+        result("hist", {"0.7": 10, "0.8": 40}, 1.0, scale=1.0),
+        result("hfedavg", {"0.7": 5, "0.8": 50}, 4.0),
+    ]
+    rows = answered(table1_scale(Scale(seeds=(1,))), *results)
+    for name, ratio, verdict in (
+        ("HIST", 2.0, "no"),
+        ("HIST at power 0.5", 2.5, "yes"),
+        ("HIST at power 1", 5.0, "no"),
+    ):
+        row = rows[f"{SETTING}: cost of HFedAvg over {name}'s to 80%"]
+        assert (row.values["80%"], row.paper, row.verdict) == (pytest.approx(ratio), "3.24", verdict)
+    assert all(row.beside for row in rows.values())
+
+
+def test_the_results_of_table_one_serve_the_scaled_one(tmp_path: Path) -> None:
+    kept = Path(__file__).parents[2] / "results" / "reproduction"
+    scaled, table = table1_scale(Scale()), table1(Scale())
+    found, stale = kept_results(scaled, kept)
+    assert {each.arm for each in found.all} >= {
+        arm.name for arm in table.arms if "active_cells" not in arm.labels
+    }
+    assert stale == []
+    assert kept_results(replace(scaled, shares=""), tmp_path)[0].all == ()
