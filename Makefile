@@ -21,7 +21,7 @@ setup: $(VENV)/.installed
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,docs,fast,mlflow,lora]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,docs,fast,mlflow,lora,ray,privacy,deploy]'
 	touch $@
 
 quickstart: setup
@@ -35,11 +35,11 @@ check: setup
 
 # One torch thread a worker: more would only fight over the same cores.
 test: check
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 -rs
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadgroup -rs
 
 # The long versions of the attacks that `make test` has short: odd objects, generated configurations, damaged files, kills.
 attack: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 -rs -m exhaustive
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadgroup -rs -m exhaustive
 
 # The peers go into environments of their own under .bench; results into benchmarks/results.
 bench: setup
@@ -49,6 +49,7 @@ bench: setup
 # The build itself asks nothing of the network.
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+	@echo "build/site/index.html opens from disk; with its search: python -m http.server -d build/site"
 
 # docs/figures/quickstart.png: the quickstart's own report, as a browser shows it.
 screenshot: setup

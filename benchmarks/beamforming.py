@@ -21,14 +21,9 @@ from typing import Any
 
 import torch
 
-from histfl.wireless import (
-    Rayleigh,
-    max_min,
-    principal_eigenvector,
-    sca,
-    sdr_randomised,
-    upper_bound,
-)
+from histfl.wireless import Rayleigh, max_min
+from histfl.wireless.beamforming_sca import principal_eigenvector, sca
+from histfl.wireless.relaxation import sdr_randomised, upper_bound
 
 
 def sca_elsewhere(channels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

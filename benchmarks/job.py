@@ -20,7 +20,7 @@ from histfl.runs.build import Experiment, Ingredients, build
 from histfl.runs.config import Config
 from histfl.settings import checked
 from histfl.training import CellJob, CellResult, hist
-from histfl.training.batches import client_batches
+from histfl.training.batches import batches_of_clients
 
 METHODS = {"full": "hfedavg", "hist": "hist"}
 SETS = {"resnet18": ("cifar10",)}  # of the other models: Fashion-MNIST, or the images that come with histfl
@@ -131,9 +131,9 @@ def _batches(settings: Settings, built: Experiment) -> torch.Tensor:
     rows = []
     for client in range(settings.clients):
         samples = torch.from_numpy(task.split.client(client))
-        positions = client_batches(
+        (positions,) = batches_of_clients(
             task.seeds.key("batches", 0),
-            client,
+            torch.tensor([client]),
             len(samples),
             first_step=0,
             steps=settings.edge_rounds * settings.local_steps,

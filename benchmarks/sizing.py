@@ -17,7 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from histfl.sizing import AffineCost, AirCompCost, Cost, CutLayers, SizingProblem, optimised, size, solve_milp
+from histfl.sizing import CutLayers, SizingProblem, optimised, size
+from histfl.sizing.milp import solve_milp
+from histfl.wireless.costs import AffineCost, AirCompCost, Cost
 
 NETWORKS = {
     "mlp 784-512-256-128-10": CutLayers(np.array([512, 128]), np.array([1041, 267]), 266),

@@ -1,4 +1,5 @@
-"""Writes docs/configuration.md from the settings' own fields: python docs/write_configuration.py"""
+"""Writes docs/configuration.md and the keywords in docs/reference.md from the settings' own fields:
+python docs/write_configuration.py"""
 
 from __future__ import annotations
 
@@ -9,15 +10,22 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
+from histfl.api import _HOMES
 from histfl.models import MODELS
 from histfl.runs.config import Config, OptimiserSettings
 from histfl.runs.loading import preset_names
 from histfl.settings import SMALLEST, OneOf
+from histfl.training.cloud import CLOUD_STEPS
+from histfl.training.codecs import CODECS
 from histfl.training.methods import METHODS
+from histfl.training.objectives import OBJECTIVES
 from histfl.training.optimisers import OPTIMISERS, SHARED
+from histfl.training.schedules import SCHEDULES
 from histfl.wireless.uplinks import UPLINKS
 
 PAGE = Path(__file__).parent / "configuration.md"
+REFERENCE = Path(__file__).parent / "reference.md"
+KEYWORDS = "## Keywords of `histfl.train`\n"  # a section that ends with the next one
 OFFERED = (
     "input_shape",
     "num_classes",
@@ -77,6 +85,20 @@ def page() -> str:
     )
 
 
+def with_keywords(reference: str) -> str:
+    """The page with the table of train's keywords that are keys of a configuration."""
+    before, heading, after = reference.partition(KEYWORDS)
+    _, following, rest = after.partition("\n## ")
+    rows = []
+    for keyword, (section, key) in sorted(_HOMES.items()):
+        field = Config.model_fields[section].annotation.model_fields[key]
+        kind, default = _kind(field.annotation, field.metadata), _default(field.default)
+        rows.append((f"`{keyword}`", f"`{section}.{key}`", kind, default, str(field.description)))
+    said = "Beside its own parameters above, `histfl.train` takes these keys of [the configuration](configuration.md)."
+    table = _table(("keyword", "key", "value", "default", "meaning"), rows)
+    return f"{before}{heading}\n{said}\n\n{table}{following}{rest}"
+
+
 def _section(name: str, section: FieldInfo) -> str:
     if name == "optimiser":
         rows = _table(("optimiser", "what it is", "options"), map(_optimiser, OPTIMISERS))
@@ -88,13 +110,33 @@ def _section(name: str, section: FieldInfo) -> str:
     ]
     choices = {
         "model": lambda: _table(("model", "what it is", "options"), map(_model, MODELS)),
+        "training": lambda: _table(
+            ("schedule", "what it is", "keys of its own"),
+            (_choice(each, make, tuple(fields)) for each, make in SCHEDULES.items()),
+        ),
         "method": lambda: _table(
-            ("method", "what it is"), ((f"`{each}`", m.about) for each, m in METHODS.items())
+            ("method", "what it is", "keys of its own"),
+            (
+                (f"`{each}`", m.about, _choice(each, m.dealer, tuple(fields))[2])
+                for each, m in METHODS.items()
+            ),
         ),
         "uplink": lambda: _table(
-            ("uplink", "what it is"), ((f"`{each}`", k.about) for each, k in UPLINKS.items())
+            ("uplink", "what it is", "keys of its own"),
+            ((f"`{each}`", k.about, _choice(each, k.make, tuple(fields))[2]) for each, k in UPLINKS.items()),
+        ),
+        "codec": lambda: _table(
+            ("codec", "what it is", "options"), (_choice(each, make, ()) for each, make in CODECS.items())
+        ),
+        "cloud": lambda: _table(
+            ("cloud step", "what it is", "options"),
+            (_choice(each, make, ()) for each, make in CLOUD_STEPS.items()),
         ),
     }
+    choices["objective"] = lambda: _table(
+        ("objective", "what it learns", "options"),
+        (_choice(each, make, ()) for each, make in OBJECTIVES.items()),
+    )
     further = [choices[name]()] if name in choices else []
     text = _table(("key", "value", "default", "meaning"), rows)
     return "\n".join([f"## `[{name}]`\n", f"{section.annotation.__doc__}\n", text, *further])
@@ -120,7 +162,9 @@ def _choice(name: str, maker: Any, offered: tuple[str, ...]) -> tuple[str, ...]:
     """A row of the table of what may be chosen by name."""
     parameters = inspect.signature(maker).parameters.values()
     options = [f"`{each.name} = {_toml(each.default)}`" for each in parameters if each.name not in offered]
-    first, *_ = (inspect.getdoc(maker) or "").splitlines()
+    first = (inspect.getdoc(maker) or "").partition("\n")[0]
+    if first.startswith(f"{maker.__name__}("):  # a dataclass without a word of its own
+        first = ""
     return f"`{name}`", first, ", ".join(options) or "none"
 
 
@@ -177,3 +221,4 @@ def _toml(value: Any) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(page(), "utf-8")
+    REFERENCE.write_text(with_keywords(REFERENCE.read_text("utf-8")), "utf-8")

@@ -5,7 +5,7 @@ run = histfl.train(model, train_set, test_set, network=histfl.Network.uniform(ce
 
 from __future__ import annotations
 
-from importlib import import_module
+from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -25,8 +25,17 @@ _HOMES = {
 }
 
 
+def __dir__() -> list[str]:
+    return sorted([*(name for name in globals() if name.startswith("__")), *_HOMES, "__version__"])
+
+
 def __getattr__(name: str) -> Any:
     """Import on first use: the command line's --help should not wait for torch."""
+    if name == "__version__":
+        try:
+            return metadata.version("histfl")
+        except metadata.PackageNotFoundError:  # run from a checkout that was never installed
+            return "0+unknown"
     if name not in _HOMES:
         raise AttributeError(f"module 'histfl' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

@@ -23,10 +23,32 @@ def whole(name: str, value: Any, most: int) -> int:
     return int(value)
 
 
-def positive(name: str, value: Any) -> float:
-    """A positive and finite number."""
-    if not 0 < (found := _real(name, value)) < math.inf:
-        raise UsageError(f"{name} = {shown(value)}; it must be positive and finite")
+def positive(name: str, value: Any, least: float = 0.0) -> float:
+    """A positive and finite number, no smaller than `least`."""
+    if not (0 < (found := _real(name, value)) < math.inf and found >= least):
+        bound = f", at least {least:g}" if least else ""
+        raise UsageError(f"{name} = {shown(value)}; it must be positive{bound} and finite")
+    return found
+
+
+def not_negative(name: str, value: Any) -> float:
+    """A finite number, 0 or above."""
+    if not 0 <= (found := _real(name, value)) < math.inf:
+        raise UsageError(f"{name} = {shown(value)}; it must be at least 0 and finite")
+    return found
+
+
+def below_one(name: str, value: Any) -> float:
+    """A number that is at least 0 and below 1."""
+    if not 0 <= (found := _real(name, value)) < 1:
+        raise UsageError(f"{name} = {shown(value)}; it must be at least 0 and below 1")
+    return found
+
+
+def share(name: str, value: Any) -> float:
+    """A part of a whole that is not nothing."""
+    if not 0 < (found := _real(name, value)) <= 1:
+        raise UsageError(f"{name} = {shown(value)}; it must be above 0 and at most 1")
     return found
 
 

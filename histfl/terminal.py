@@ -6,6 +6,8 @@ import sys
 import threading
 import unicodedata
 from collections.abc import Iterable
+from queue import Empty, SimpleQueue
+from typing import Literal
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -18,6 +20,11 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in "\n\t" or _is_space(c) else "?" for c in text)
+
+
+def in_a_line(text: str) -> str:
+    """`text` of somebody else as one line of a log: it begins no other, and steers no terminal."""
+    return printable(" ".join(text.split()))
 
 
 def _is_space(character: str) -> bool:
@@ -46,7 +53,8 @@ class StillAt:
 
     def __init__(self, doing: str, console: Console) -> None:
         self._doing, self._console = doing, console
-        self._changed, self._ended = threading.Condition(), False
+        # Not a Condition: Ctrl-C between its taking its lock and giving it back would leave `stop` waiting for ever.
+        self._news: SimpleQueue[Literal["said", "ended"]] = SimpleQueue()
         self._thread = threading.Thread(target=self._tell, daemon=True)
 
     def at(self, doing: str) -> None:
@@ -55,25 +63,23 @@ class StillAt:
 
     def said(self) -> None:
         """Something was said: there is no need to speak for a while."""
-        with self._changed:
-            self._changed.notify()
+        self._news.put("said")
 
     def _tell(self) -> None:
         wait = FIRST_WORD_S
-        with self._changed:
-            while not self._ended:
-                if not self._changed.wait(wait):
-                    line = f"{self._doing} ..."
-                    self._console.print(line, highlight=False, markup=False, soft_wrap=True)
-                wait = NEXT_WORD_S
+        while True:
+            try:
+                if self._news.get(timeout=wait) == "ended":
+                    return
+            except Empty:
+                self._console.print(f"{self._doing} ...", highlight=False, markup=False, soft_wrap=True)
+            wait = NEXT_WORD_S
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        with self._changed:
-            self._ended = True
-            self._changed.notify()
+        self._news.put("ended")
         self._thread.join()
 
     def __enter__(self) -> StillAt:

@@ -1,8 +1,8 @@
 """Golden records: checksums of what small runs write, to see that a change keeps every bit.
 
 `python tests/golden.py` prints them as JSON, with what machine they are of; `--compare FILE` names the runs that
-differ from a file written before. Bits are those of one kind of machine, so the stored ones are compared where they
-were made (tests/test_golden.py) and made anew elsewhere: before a change, and after it.
+differ from a file written before. Bits are those of one kind of machine, so the stored ones (tests/golden.json, a record
+a kind) are compared where they were made (tests/test_golden.py) and made anew elsewhere: before a change, and after it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -152,15 +153,23 @@ def _checksum(folder: Path) -> str:
     return digest.hexdigest()[:16]
 
 
+def of_this_machine(records: list[dict[str, Any]]) -> dict[str, str] | None:
+    """The stored checksums by run that are of a machine like this one."""
+    return next((record["runs"] for record in records if record["machine"] == machine()), None)
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--compare", type=Path, help="a file written before")
     before = parser.parse_args().compare
-    now = {"machine": machine(), "runs": golden()}
     if before is None:
-        print(json.dumps(now, indent=2))
+        print(json.dumps([{"machine": machine(), "runs": golden()}], indent=2))
+    elif (then := of_this_machine(json.loads(before.read_text("utf-8")))) is None:
+        sys.exit(
+            f"{before} has no record of a machine like this one, {machine()}; write one before the change"
+        )
     else:
-        then = json.loads(before.read_text("utf-8"))["runs"]
-        changed = [name for name in then if now["runs"].get(name) != then[name]]
+        now = golden()
+        changed = [name for name in then if now.get(name) != then[name]]
         print("changed: " + ", ".join(changed) if changed else f"all {len(then)} as before")
         sys.exit(bool(changed))

@@ -152,7 +152,8 @@ def train(**given: Any) -> object:
 
 TRAIN = (
     *("model", "train_set", "test_set", "network", "split", "method", "uplink", "loss", "device", "engine"),
-    *("memory_gb", "out", "resume", "on_round"),
+    *("objective", "metrics"),
+    *("memory_gb", "out", "resume", "on_round", "progress", "tensorboard", "mlflow", "wandb"),
     *(name for name in _HOMES if name != "split"),
 )
 UPLINK = (

@@ -14,6 +14,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 import histfl
+from histfl.training.objective import Objective
 
 
 class Items(Dataset[Any]):
@@ -247,6 +248,7 @@ def objects() -> Iterator[tuple[str, Call]]:
     }
     for name, loss in losses.items():
         yield f"loss {name}", lambda loss=loss: train(loss=loss)
+    yield from _metrics()
     followers: dict[str, Callable[[Any], object]] = {
         "empties its record": lambda record: record.clear(),
         "changes its record": lambda record: record.update(accuracy="x", round=-5, extra={1}),
@@ -287,6 +289,58 @@ class Odd(nn.Module):
         scores = self.layers(inputs)
         answer = self.answer(inputs)
         return scores + answer if isinstance(answer, torch.Tensor) and self.grows else answer
+
+
+class Metric:
+    """Its parts as given."""
+
+    def __init__(self, **parts: object) -> None:
+        vars(self).update({"title": "odd", "higher_is_better": True, "is_share": False} | parts)
+
+
+def _metrics() -> Iterator[tuple[str, Call]]:
+    """Metrics and objectives."""
+    values: dict[str, object] = dict(ODD)
+    values |= {f"a pair of {name}": (lambda outputs, targets: 0.5, value) for name, value in ODD.items()}
+    values |= {
+        f"a function of {name}": lambda outputs, targets, value=value: value for name, value in ODD.items()
+    }
+    values |= {
+        "of one argument": lambda outputs: 0.5,
+        "that raises": lambda outputs, targets: 1 / 0,
+        "that clears its inputs": lambda outputs, targets: targets.zero_().sum(),
+        "an object without parts": Metric(title=3),
+        "an object of numbers": Metric(sums=3, value=4),
+        "an object of nothing": Metric(sums=lambda o, t: None, value=lambda sums, samples: sums),
+        "an object of text": Metric(sums=lambda o, t: "1", value=lambda sums, samples: sums),
+        "an object without a direction": Metric(
+            sums=lambda o, t: t.sum(), value=lambda sums, samples: float(sums), higher_is_better=None
+        ),
+    }
+    for name, value in values.items():
+        yield f"metric {name}", lambda value=value: train(metrics={"odd": value}, goal="odd", targets=[1.0])
+    for name, value in ODD.items():
+        yield f"metrics named {name}", lambda value=value: train(metrics={_hashed(value): lambda o, t: 0.5})
+        for part in ("loss", "metrics", "goal"):
+            yield (
+                f"objective with {part} {name}",
+                lambda part=part, value=value: train(
+                    objective=Objective(
+                        **(
+                            {"loss": nn.functional.cross_entropy, "metrics": {}, "goal": "loss"}
+                            | {part: value}
+                        )
+                    )
+                ),
+            )
+
+
+def _hashed(value: Any) -> Any:
+    try:
+        hash(value)
+    except Exception:
+        return "no key"
+    return value
 
 
 def _clearing(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

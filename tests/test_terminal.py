@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import io
+import itertools
+import sys
 import threading
+from types import FrameType
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -85,3 +89,37 @@ def test_short_work_says_nothing() -> None:
     with StillAt("at first", Console(file=out)) as still:
         still.said()
     assert out.getvalue() == ""
+
+
+class Interrupt(BaseException):
+    """As Ctrl-C, at a moment of the test's choice."""
+
+
+def test_an_interrupt_at_any_point_leaves_nobody_waiting() -> None:
+    """Also where it comes between taking a lock and giving it back."""
+    for moment in itertools.count(1):
+        still, left = StillAt("training", Terminal(stderr=True)), moment
+
+        def interrupt(frame: FrameType, event: str, value: object) -> Any:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise Interrupt
+            return interrupt
+
+        still.start()
+        before = sys.gettrace()
+        try:
+            sys.settrace(interrupt)
+            still.said()
+        except Interrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        end = threading.Thread(target=still.stop, daemon=True)
+        end.start()
+        end.join(10)
+        assert not end.is_alive(), moment
+        if left > 0:
+            break  # nothing was left to interrupt
+    assert moment > 2

@@ -17,12 +17,15 @@ from histfl.terminal import Terminal
 
 if TYPE_CHECKING:
     from histfl.reports.live import Follower, LivePage
+    from histfl.reports.tables import Table as ShownTable
+    from histfl.reports.trackers import Trackers
     from histfl.runs.config import Config
     from histfl.runs.jobs import Begun, Execution, Job, Tally
     from histfl.runs.run import Run
 
 MORE_IS_LEFT = 3  # the exit code of a command that its --minutes ended
 FEW_RUNS = 4
+UNLIMITED = 10_000  # columns
 
 
 def free_folder(name: str) -> Path:
@@ -34,28 +37,6 @@ def free_folder(name: str) -> Path:
     raise UsageError("runs/ is full; give --out")
 
 
-@dataclass(frozen=True)
-class Trackers:
-    """Where else runs are followed."""
-
-    tensorboard: bool = False
-    mlflow: bool = False
-    mlflow_uri: str | None = None
-
-    def __bool__(self) -> bool:
-        return self.tensorboard or self.mlflow or self.mlflow_uri is not None
-
-    def of(self, job: Job) -> list[Follower]:
-        from histfl.reports.mlflow import MLflow
-        from histfl.reports.tensorboard import TensorBoard
-
-        folder = job.folder
-        chosen: list[Follower] = [TensorBoard(folder / "tensorboard")] if self.tensorboard else []
-        if self.mlflow or self.mlflow_uri:
-            chosen.append(MLflow(job.name, job.configs[-1], folder, self.mlflow_uri, resume=job.resume))
-        return chosen
-
-
 @dataclass
 class _Told:
     """What the runs have said so far, and the page that follows them."""
@@ -63,13 +44,15 @@ class _Told:
     page: LivePage
     several: bool
     summaries: dict[str, dict[str, Any]] = field(default_factory=dict)
-    computing: set[str] = field(default_factory=set)
+    said: set[str] = field(default_factory=set)
 
     def add(self, name: str, summary: dict[str, Any]) -> None:
         self.summaries[name] = summary
-        if (said := summary["computing"]) not in self.computing:
-            self.computing.add(said)
-            say(said, err=True)
+        promised = (summary.get("privacy") or {}).get("sentence")
+        for said in filter(None, (summary.get("computing"), promised)):  # which runs of before do not say
+            if said not in self.said:
+                self.said.add(said)
+                say(said, err=True)
 
 
 class _Watcher:
@@ -77,14 +60,15 @@ class _Watcher:
 
     def __init__(self, job: Job, followers: Sequence[Follower], told: _Told) -> None:
         from histfl.reports.live import Telling
+        from histfl.runs.arms import settings_in_words
         from histfl.runs.store import RunFolder
 
-        self._name, self._told = job.name, told
+        self._name, self._shown_name, self._told = job.name, settings_in_words(job.name), told
         self._followers = Telling(followers, RunFolder(job.folder), warn)
 
     def on_start(self, begun: Begun) -> None:
         for sentence in (begun.share, *begun.doubts):
-            warn(f"{self._name}: {sentence}" if self._told.several else sentence)
+            warn(f"{self._shown_name}: {sentence}" if self._told.several else sentence)
 
     def on_round(self, record: dict[str, Any]) -> None:
         self._followers.on_round(record)
@@ -97,7 +81,7 @@ class _Watcher:
     def on_diverged(self, error: DivergedError) -> None:
         if not self._told.several:
             raise error
-        warn(f"{self._name}: {error}")
+        warn(f"{self._shown_name}: {error}")
 
     def close(self, *, finished: bool) -> None:
         self._followers.close(finished=finished)
@@ -125,7 +109,8 @@ def run_all(
 
     if top not in folders.values() and RunFolder(top).config_path.exists():
         raise UsageError(f"{top} holds a run; use another folder for several of them")
-    if resume and not any(RunFolder(path).checkpoint_path.exists() for path in folders.values()):
+    begun = [RunFolder(path) for path in folders.values()]
+    if resume and not any(run.checkpoint_path.exists() or run.rounds_path.exists() for run in begun):
         warn(f"--resume: there is no checkpoint in {top}; the run begins with round 1")
     screen, several = Terminal(stderr=True), len(configs) > 1
     check_all(configs, screen)
@@ -133,6 +118,10 @@ def run_all(
         warn(reason)
     page = LivePage(top / "report.html", f"histfl: {top.name}", folders.values(), warn)
     told = _Told(page, several)
+
+    def watcher(job: Job) -> _Watcher:
+        return _Watcher(job, trackers.of(job.name, job.configs[-1], job.folder, resume=resume), told)
+
     jobs = [Job(name, folders[name], (config,), resume) for name, config in configs.items()]
     if resume and several and not trackers:
         for job in jobs:
@@ -142,9 +131,7 @@ def run_all(
     if before := len(jobs) - len(to_do):
         say(f"{len(jobs)} runs, {before} of them done before", err=True)
     with interruptible(top):
-        outcomes = carry_out(
-            to_do, execution, screen, lambda job: _Watcher(job, trackers.of(job), told), done_before=before
-        )
+        outcomes = carry_out(to_do, execution, screen, watcher, done_before=before)
         tally = Tally.of({name: outcomes.get(name, "done") for name in configs})
         if len(tally.diverged) == len(configs):
             raise DivergedError(f"all {len(configs)} runs diverged")
@@ -175,7 +162,14 @@ def answer_of_all(
 
 def show(folders: Sequence[Path], page: Path, as_json: object | None) -> None:
     """The answer of the runs in `folders`, as a table and a sentence."""
-    from histfl.reports import answer_sentence, answer_table, gather, groups_of
+    from histfl.reports import (
+        answer_sentence,
+        answer_table,
+        gather,
+        groups_of,
+        own_data_table,
+        told_own_data,
+    )
 
     if as_json is not None:
         print_json(as_json)
@@ -184,17 +178,34 @@ def show(folders: Sequence[Path], page: Path, as_json: object | None) -> None:
     for name, reason in gathered.broken:
         say(f"not shown: {name}: {reason}", err=True)
     groups = groups_of(gathered.runs)
-    answer = answer_table(groups)
-    lines = [
-        [column.heading for column in answer.columns],
-        *([cell.text for cell in row] for row in answer.rows),
-    ]
-    if len(answer.rows) <= FEW_RUNS:  # a column a run: it fits a terminal of 80 columns
-        lines = [list(line) for line in zip(*lines, strict=True)]
-    table = Table(*lines[0], box=None)
-    for line in lines[1:]:
-        table.add_row(*(Text(cell) for cell in line))
     screen = console()
-    screen.print(table)
+    screen.print(_fitting(answer_table(groups), screen))
+    if told := told_own_data(groups):
+        screen.print(_fitting(own_data_table(told), screen))
     screen.print(Text(answer_sentence(groups)))
+    if any(len(group.runs) > 1 for group in groups):
+        screen.print(
+            "±: the standard deviation over the seeds; 95% intervals stand in the report", markup=False
+        )
     screen.print(f"report: {page}", soft_wrap=True, highlight=False, markup=False)
+
+
+def _fitting(answer: ShownTable, screen: Terminal) -> Table:
+    """The fullest form of the table that fits the screen: with the lowest and highest of the seeds or without, all
+    columns or the telling ones. Of few runs it has a column a run."""
+    wide = screen.options.update(max_width=UNLIMITED)
+    forms = [(table, full) for table in (answer, answer.brief) for full in (True, False)]
+    drawn = []
+    for shown, full in forms:
+        few = len(shown.rows) <= FEW_RUNS
+        lines = [[" \n"[not few].join(filter(None, (c.title, c.group))) for c in shown.columns]]
+        lines += [[cell.in_full if full else cell.with_deviation for cell in row] for row in shown.rows]
+        if few:
+            lines = [list(line) for line in zip(*lines, strict=True)]
+        table = Table(*lines[0], box=None)
+        for line in lines[1:]:
+            table.add_row(*map(Text, line))
+        if screen.measure(table, options=wide).maximum <= screen.width:
+            return table
+        drawn.append(table)
+    return drawn[-1] if len(answer.rows) > FEW_RUNS else drawn[1]

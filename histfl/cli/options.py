@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import typer
+
+
+def whole_line(command: Callable[..., None] | None) -> str:
+    """A command's line in the list of commands, which would else be cut at the screen's edge."""
+    return (command.__doc__ or "").partition("\n\n")[0]
 
 
 def named_folder(text: str) -> Path:
@@ -47,7 +53,7 @@ Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 EngineName = Annotated[
     str,
     typer.Option(
-        "--engine", help="auto, reference, vectorised or another of ENGINES; a wrong one lists all."
+        "--engine", help="auto, reference, vectorised, ray or another of ENGINES; a wrong one lists all."
     ),
 ]
 PrecisionName = Annotated[
@@ -58,7 +64,36 @@ MemoryGb = Annotated[
     float | None,
     typer.Option("--memory-gb", help="Memory for the clients in training (default: what is free)."),
 ]
-Parallel = Annotated[int, typer.Option(min=1, help="Runs at the same time, a process each.")]
+
+
+def number_or_ray(value: object) -> int | Literal["ray"]:
+    if (text := str(value)) == "ray":
+        return "ray"
+    if not text.isdecimal() or int(text) < 1:
+        raise typer.BadParameter(f"{text!r}: give a whole number from 1, or ray")
+    return int(text)
+
+
+Parallel = Annotated[
+    Any,
+    typer.Option(
+        parser=number_or_ray,
+        metavar="N|ray",
+        help="Runs at the same time, a process each; or ray: as many as there are workers of a Ray cluster.",
+    ),
+]
+Workers = Annotated[
+    int | None, typer.Option(min=1, help="Ray workers (default: as many as there is room for).")
+]
+ThreadsPerWorker = Annotated[int, typer.Option(min=1, help="Threads, and cores, of each Ray worker.")]
+GpusPerWorker = Annotated[
+    float | None,
+    typer.Option(min=0, help="GPUs of each Ray worker; 0.5 shares one (default: 1 with --device cuda)."),
+]
+RayAddress = Annotated[
+    str | None,
+    typer.Option(help="HOST:PORT of a Ray cluster, or auto (default: one of this machine alone)."),
+]
 Minutes = Annotated[
     float | None,
     typer.Option(min=0, help="Stop after so many minutes with all rounds kept; exit code 3: more is left."),
@@ -70,6 +105,9 @@ TensorBoardFlag = Annotated[
 MLflowFlag = Annotated[
     bool,
     typer.Option("--mlflow", help="Also log to MLflow, sqlite:///mlflow.db if none is set (extra mlflow)."),
+]
+WandBFlag = Annotated[
+    bool, typer.Option("--wandb", help="Also log to Weights & Biases, project histfl (extra wandb).")
 ]
 MLflowUri = Annotated[str | None, typer.Option(help="The MLflow store or server to log to.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, nothing else.")]

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import NoReturn
 
 import typer
@@ -47,9 +48,8 @@ def fail(message: str, code: int) -> NoReturn:
         warn(message)
     try:
         sys.stdout.flush()
-    except (
-        OSError
-    ):  # what cannot be printed is dropped, or the interpreter tries again at its end, and complains
+    except OSError:
+        # What cannot be printed is dropped, or the interpreter tries again at its end, and complains.
         with suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
     sys.exit(code)
@@ -68,6 +68,17 @@ class Interrupted(HistflError):
     exit_code = 130
 
 
+def interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    """What Ctrl-C does: end. A module that is half imported may swallow that and be left in pieces, of which the rest
+    then complains, so that there the process ends at once."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            os.write(2, b"histfl: interrupted\n")
+            os._exit(130)
+        frame = frame.f_back
+    raise KeyboardInterrupt
+
+
 def to_go_on(folder: Path, resume_flag: str | None) -> str:
     """What to type to go on with this command, whose results lie in `folder`."""
     arguments = sys.argv[1:]
@@ -81,10 +92,7 @@ def to_go_on(folder: Path, resume_flag: str | None) -> str:
 def interruptible(folder: Path, resume_flag: str | None = "--resume") -> Iterator[None]:
     """Ctrl-C and SIGTERM end in one line that says how to go on; without a flag the command resumes by itself."""
 
-    def stop(*_: object) -> NoReturn:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
+    before = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
     except KeyboardInterrupt:

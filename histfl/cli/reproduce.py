@@ -15,12 +15,17 @@ from histfl.cli.options import (
     DataDir,
     Device,
     EngineName,
+    GpusPerWorker,
     Json,
     MemoryGb,
     Minutes,
     Parallel,
     PrecisionName,
+    RayAddress,
+    ThreadsPerWorker,
+    Workers,
     named_folder,
+    whole_line,
 )
 from histfl.cli.output import console, interruptible, print_json, say
 from histfl.errors import UsageError
@@ -66,6 +71,10 @@ def _command(names: Sequence[str]) -> Callable[..., None]:
         precision: PrecisionName = None,
         memory_gb: MemoryGb = None,
         parallel: Parallel = 1,
+        workers: Workers = None,
+        threads_per_worker: ThreadsPerWorker = 1,
+        gpus_per_worker: GpusPerWorker = None,
+        ray_address: RayAddress = None,
         minutes: Minutes = None,
         until: Annotated[
             float | None,
@@ -78,11 +87,13 @@ def _command(names: Sequence[str]) -> Callable[..., None]:
         ] = False,
         as_json: Json = False,
     ) -> None:
+        from histfl.engines import Cluster
         from histfl.reproduce.registry import artefacts, chosen_arms, scale_for
         from histfl.reproduce.runner import carry_out, ending_at, jobs_of
         from histfl.runs.jobs import Execution
 
-        execution = Execution(data_dir, device, engine, memory_gb, parallel, minutes)
+        cluster = Cluster(workers, threads_per_worker, gpus_per_worker, ray_address)
+        execution = Execution(data_dir, device, engine, memory_gb, parallel, minutes, cluster)
         scale = scale_for(quick=quick, seeds=seeds, data_dir=data_dir, precision=precision)
         folder = out or Path("runs") / ("reproduction-quick" if quick else "reproduction")
         found = artefacts(names, scale)
@@ -128,7 +139,8 @@ def _show(title: str, answer: dict[str, object]) -> None:
     rows = answer["rows"]
     assert isinstance(rows, list)
     for row in rows:
-        table.add_row(*(Text(str(row[key] or "")) for key in ("what", "paper", "ours", "holds")))
+        verdict = ", ".join(filter(None, (row["holds"], row["note"])))
+        table.add_row(*(Text(text) for text in (row["what"], row["paper"], row["ours"], verdict)))
     screen.print(table)
     if answer["smaller"]:
         screen.print(Text(f"made smaller: {answer['smaller']}"))
@@ -139,11 +151,10 @@ def _show(title: str, answer: dict[str, object]) -> None:
 
 
 for _name, _title in TITLES.items():
-    reproduce_app.command(_name, help=_title)(_command([_name]))
+    reproduce_app.command(_name, help=_title, short_help=_title)(_command([_name]))
 reproduce_app.command("all", help="All of them.")(_command(list(TITLES)))
 
 
-@reproduce_app.command()
 def collect(
     folders: Annotated[list[Path], typer.Argument(metavar="OUT...", help="Folders given as --out.")],
     to: Kept = RESULTS,
@@ -170,7 +181,6 @@ def collect(
         say(f"{name}: {len(paths)} of {sum(a.name == name and len(a.arms) for a in found)} arms to {to}")
 
 
-@reproduce_app.command()
 def page(
     results: Kept = RESULTS,
     docs: Annotated[Path, typer.Option(help="The documentation's folder.")] = Path("docs"),
@@ -186,3 +196,7 @@ def page(
         )
     scale = scale_for(seeds=seeds)
     say(write_documentation(artefacts(TITLES, scale), results, docs))
+
+
+for _keeping in (collect, page):
+    reproduce_app.command(short_help=whole_line(_keeping))(_keeping)

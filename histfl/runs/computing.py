@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import nn
 
+from histfl.data.inputs import Inputs
 from histfl.errors import UsageError
 from histfl.partition import Plan
 from histfl.runs.config import Config
@@ -25,7 +25,7 @@ class CountedStep:
     obstacle: str = ""
 
     @classmethod
-    def of(cls, model: nn.Module, plan: Plan, inputs: torch.Tensor, batch_size: int) -> CountedStep:
+    def of(cls, model: nn.Module, plan: Plan, inputs: Inputs, batch_size: int) -> CountedStep:
         """Of `model`, which takes compact tensors, on `batch_size` samples like `inputs`."""
         try:
             return cls(count_operations(model, plan, inputs, batch_size))

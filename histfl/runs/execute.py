@@ -7,30 +7,34 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from copy import deepcopy
+from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import nn
 
 from histfl.data import SPLITS
+from histfl.data.inputs import Inputs, chosen, mapped, named_parts
 from histfl.devices import one_torch_thread, products
 from histfl.errors import DivergedError, UsageError
+from histfl.network import spread_evenly
 from histfl.partition import has_batch_statistics, recompute_statistics
 from histfl.runs.build import Experiment
 from histfl.runs.config import Config
 from histfl.runs.pictures import pictures
+from histfl.runs.privacy import stated
 from histfl.runs.records import Record, done, round_record, summarise
 from histfl.runs.run import Run
 from histfl.runs.store import Checkpoint, RunFolder, digest
 from histfl.runs.work import network_file
 from histfl.theory import estimate
 from histfl.training import State, hist
-from histfl.training.hist import Carried
-from histfl.training.objective import Evaluation, evaluate
+from histfl.training.evaluation import Evaluation, evaluate, evaluate_holders, spreads
+from histfl.training.memory import Carried
 
 CALIBRATION_BATCH = 500
 CALIBRATION_SAMPLES = 2000  # for BatchNorm statistics; another sample moves accuracy by half a point or so
-OnRound = Callable[[Record], None]
+OnRound = Callable[[Record], object]  # True ends the run after that round
 
 
 def execute(
@@ -93,10 +97,12 @@ def _execute(
         evaluation = _evaluate(experiment, state)
         if not math.isfinite(evaluation.loss):
             raise DivergedError(
-                f"training diverged in round {outcome.round + 1}: the test loss is {evaluation.loss}"
+                f"training diverged in round {outcome.round + 1}: the test loss is {evaluation.loss}",
+                _too_large(experiment),
             )
         previous = records[-1] if records else None
-        records.append(round_record(experiment, outcome, evaluation, previous) | theory)
+        own_data = _own_data(experiment)
+        records.append(round_record(experiment.hist, outcome, evaluation, previous) | theory | own_data)
         if folder is not None:
             folder.append(records[-1])
             folder.save_checkpoint(
@@ -107,13 +113,17 @@ def _execute(
                 rounds_done=len(records),
                 wall_seconds=wall_seconds(),
             )
-        if on_round is not None:
-            on_round(deepcopy(records[-1]))  # what becomes of it harms no run
-        if done(config, records):
+        stopped = on_round is not None and on_round(deepcopy(records[-1])) is True  # its copy harms no run
+        if stopped or done(config, records):
             break
     _load(model, state)
     _calibrate(experiment)
-    summary = summarise(config, records, about=experiment.about, wall_seconds=wall_seconds())
+    summary = summarise(
+        config,
+        records,
+        about=experiment.about | stated(config, experiment.hist, records),
+        wall_seconds=wall_seconds(),
+    )
     drawn = pictures(experiment, records[-1])
     if folder is not None:
         folder.check_undisturbed()
@@ -132,6 +142,17 @@ def _execute(
         pictures=drawn,
         folder=folder.path if folder else None,
     )
+
+
+def _too_large(experiment: Experiment) -> str:
+    """What else of a run's settings may have let it diverge."""
+    hist, config = experiment.hist, experiment.config
+    chosen = {
+        "cloud.learning_rate": hasattr(hist.cloud, "learning_rate"),
+        "privacy.noise_multiplier": config.privacy.noise_multiplier > 0,
+        "training.proximal": config.training.proximal > 0,
+    }
+    return " or ".join(key for key, is_chosen in chosen.items() if is_chosen)
 
 
 def _reopened(folder: RunFolder, config: Config, checkpoint: Checkpoint | None) -> list[Record]:
@@ -174,19 +195,23 @@ def _ingredients_digest(experiment: Experiment) -> str:
         "network.snr": network.snr,
         "network.transmit_power_w": network.transmit_power_w,
     }
-    if experiment.config.data.split not in SPLITS:
-        split = experiment.hist.task.split
+    split = experiment.hist.task.split
+    if experiment.config.data.split not in SPLITS and not split.elsewhere:
         arrays |= {"split.order": split.order, "split.offsets": split.offsets}
     tensors = {
         **{name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()},
-        "train.inputs": data.inputs,
+        **_by_name("train.inputs", data.inputs),
         "train.targets": data.targets,
-        "test.inputs": test.inputs,
+        **_by_name("test.inputs", test.inputs),
         "test.targets": test.targets,
         **{f"model.{name}": tensor for name, tensor in experiment.model.named_parameters()},
         **{f"buffer.{name}": tensor for name, tensor in experiment.model.named_buffers()},
     }
     return digest(tensors)
+
+
+def _by_name(name: str, inputs: Inputs) -> dict[str, torch.Tensor]:
+    return {f"{name}.{part}".rstrip("."): tensor for part, tensor in named_parts(inputs).items()}
 
 
 def _trained(experiment: Experiment, state: State) -> State:
@@ -200,6 +225,21 @@ def _evaluate(experiment: Experiment, state: State) -> Evaluation:
     return evaluate(experiment.model, experiment.test, experiment.hist.task.objective)
 
 
+def _own_data(experiment: Experiment) -> Record:
+    """What the model of `_evaluate` comes to on the data of each client or cell, where that is asked for."""
+    if (per := experiment.config.evaluate.per) is None:
+        return {}
+    task, network = experiment.hist.task, experiment.hist.network
+    if experiment.on_holders is not None:
+        found = experiment.on_holders(experiment.model)
+        return {"own_data": {"per": per, "values": spreads(found, task.objective)}} if found else {}
+    offsets = task.split.offsets
+    if per == "cell":
+        offsets = offsets[network.offsets]
+    found = evaluate_holders(experiment.model, task.data, task.objective, task.split.order, offsets)
+    return {"own_data": {"per": per, "values": spreads(found, task.objective)}}
+
+
 def _load(model: nn.Module, state: State) -> None:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -209,17 +249,22 @@ def _load(model: nn.Module, state: State) -> None:
 def _calibrate(experiment: Experiment) -> None:
     """BatchNorm statistics of the merged model, from a fixed sample of the clients' data.
 
-    They are those of the images that the clients train on: augmented, where training augments them.
+    They are those of the images that the clients train on: augmented, where training augments them. Where clients keep
+    their samples, they are those of the test inputs.
     """
     if not has_batch_statistics(experiment.model):
         return
     task = experiment.hist.task
-    order, generator = task.split.order, task.seeds.numpy("calibration")
-    chosen = generator.choice(order, min(CALIBRATION_SAMPLES, len(order)), replace=False)
-    samples = task.data.inputs[torch.from_numpy(chosen).to(experiment.device)]
-    if task.augment is not None:
-        variants = generator.integers(task.augment.num_variants, size=len(samples))
-        samples = task.augment.apply(samples, torch.from_numpy(variants).to(experiment.device))
-    parts = math.ceil(len(samples) / CALIBRATION_BATCH)  # even ones: a last batch of one has no variance
+    order = np.arange(len(task.data)) if task.split.elsewhere else task.split.order
+    generator = task.seeds.numpy("calibration")
+    numbers = generator.choice(order, min(CALIBRATION_SAMPLES, len(order)), replace=False)
+    samples = chosen(task.data.inputs, torch.from_numpy(numbers).to(experiment.device))
+    if (augment := task.augment) is not None:
+        variants = torch.from_numpy(generator.integers(augment.num_variants, size=len(numbers)))
+        samples = mapped(lambda x: augment.apply(x, variants.to(experiment.device)), samples)
+    batches = math.ceil(len(numbers) / CALIBRATION_BATCH)  # even ones: a last batch of one has no variance
+    ends = np.cumsum([0, *spread_evenly(len(numbers), batches)]).tolist()
     with one_torch_thread():
-        recompute_statistics(experiment.model, samples.tensor_split(parts))
+        recompute_statistics(
+            experiment.model, [chosen(samples, slice(*between)) for between in pairwise(ends)]
+        )

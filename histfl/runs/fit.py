@@ -11,9 +11,12 @@ import torch
 from torch import nn
 
 from histfl.data import TensorData
+from histfl.data.inputs import Inputs, called, chosen, parts, shapes
 from histfl.devices import Precision
 from histfl.errors import UsageError, in_one_line
 from histfl.partition import training_copy
+from histfl.training.evaluation import attempt, evaluate
+from histfl.training.metrics import FunctionMetric
 from histfl.training.objective import Objective
 
 _log = logging.getLogger(__name__)
@@ -63,29 +66,44 @@ def check_precision(precision: Precision, dtype: torch.dtype, device: torch.devi
         raise UsageError(f"training.precision = {precision!r} is for float32 models; this one is {dtype}")
 
 
+def _all_finite(inputs: torch.Tensor) -> bool:
+    """Whether no number is NaN or infinite; where the sum says so, without the masks that `isfinite` makes of a large
+    set, or of one on a disk."""
+    return bool(inputs.sum().isfinite()) or bool(inputs.isfinite().all())
+
+
 def check_fit(
     model: nn.Module, train: TensorData, test: TensorData, objective: Objective, *, batch_size: int
 ) -> None:
     """One forward pass in training and in evaluation; a misfit is said in one line."""
-    if train.inputs.shape[1:] != test.inputs.shape[1:]:
+    if shapes(train.inputs) != shapes(test.inputs):
         raise UsageError(
-            f"training samples have shape {tuple(train.inputs.shape[1:])}, test samples "
-            f"{tuple(test.inputs.shape[1:])}; they must be alike"
+            f"training samples have shape {shapes(train.inputs)}, test samples {shapes(test.inputs)}; they must be alike"
+        )
+    if train.targets.shape[1:] != test.targets.shape[1:]:
+        raise UsageError(
+            f"training targets have shape {tuple(train.targets.shape[1:])}, test targets "
+            f"{tuple(test.targets.shape[1:])}; they must be alike"
         )
     count = min(batch_size, EXAMPLES)
     for name, data, module in (
         ("training", train, training_copy(model)),
         ("test", test, training_copy(model).eval()),
     ):
-        if data.inputs.is_floating_point() and not bool(data.inputs.isfinite().all()):
-            sample = int((~data.inputs.isfinite()).reshape(len(data), -1).any(dim=1).nonzero()[0])
-            raise UsageError(f"{name} sample {sample} holds NaN or infinity; clean the data first")
-        inputs, targets = data.inputs[:count], data.targets[:count]
+        for tensor in parts(data.inputs):
+            if tensor.is_floating_point() and not _all_finite(tensor):
+                sample = int((~tensor.isfinite()).reshape(len(data), -1).any(dim=1).nonzero()[0])
+                raise UsageError(f"{name} sample {sample} holds NaN or infinity; clean the data first")
+        try:
+            objective.check_targets(data)
+        except UsageError as error:
+            raise UsageError(f"the {name} set: {error}") from None
+        inputs, targets = chosen(data.inputs, slice(count)), data.targets[:count]
         parameters = {parameter for parameter, _ in module.named_parameters()}
         trains = name == "training"
         with torch.set_grad_enabled(trains), torch.random.fork_rng(devices=[]):
-            outputs = _attempt("model", name, inputs, lambda: module(inputs))  # noqa: B023 (called at once)
-            objective.check_outputs(outputs, len(inputs), train)
+            outputs = _attempt("model", name, inputs, lambda: called(module, inputs))  # noqa: B023 (called at once)
+            objective.check_outputs(outputs, len(targets), data)
             if added := {parameter for parameter, _ in module.named_parameters()} - parameters:
                 raise UsageError(
                     f"the model's forward pass adds parameters ({', '.join(sorted(added))}); make them all in __init__"
@@ -103,20 +121,36 @@ def check_fit(
                 "the loss has no gradient; compute it from the model's scores without detaching them"
             )
         if trains:
-            _tell_of_sums(objective.loss, outputs.detach(), targets, batch_size)
+            if isinstance(outputs, torch.Tensor):
+                _tell_of_sums(objective.loss, outputs.detach(), targets, batch_size)
             trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
             with torch.random.fork_rng(devices=[]):
                 back = lambda: torch.autograd.grad(value, trained, allow_unused=True)  # noqa: B023, E731 (called at once)
                 _attempt("backward pass", name, inputs, back)
+        else:
+            _try_metrics(module, data, objective, outputs, targets)
 
 
-def _attempt(what: str, name: str, inputs: torch.Tensor, compute: Callable[[], Any]) -> Any:
+def _try_metrics(
+    module: nn.Module, test: TensorData, objective: Objective, outputs: Any, targets: torch.Tensor
+) -> None:
+    """On a few samples; a function is made for all of them, and may not do on few."""
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        for name, metric in objective.metrics.items():
+            if not isinstance(metric, FunctionMetric):
+                attempt(name, targets, lambda: metric.sums(outputs, targets))  # noqa: B023 (called at once)
+        if any(isinstance(metric, FunctionMetric) for metric in objective.metrics.values()):
+            evaluate(module, test, objective)
+
+
+def _attempt(what: str, name: str, inputs: Inputs, compute: Callable[[], Any]) -> Any:
     try:
         return compute()
     except Exception as error:  # a user's model and loss may fail in any way
+        images = any(part.dtype == torch.uint8 for part in parts(inputs))
         raise UsageError(
-            f"the {what} fails on {len(inputs)} {name} samples of shape {tuple(inputs.shape[1:])}: "
-            f"{in_one_line(error)}"
+            f"the {what} fails on {len(parts(inputs)[0])} {name} samples of shape {shapes(inputs)}: {in_one_line(error)}"
+            + ("; bytes become numbers from 0 to 1 by .astype('float32') / 255, or .float() / 255" * images)
         ) from None
 
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import pickle
 import time
+import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from histfl.devices import choose_device
+from histfl.engines import Cluster, RayEngine, VectorisedEngine
 from histfl.engines.choose import check_engine
-from histfl.errors import DivergedError
+from histfl.engines.cluster import import_ray
+from histfl.errors import DivergedError, HistflError, UsageError, in_one_line
 from histfl.runs.build import Experiment, prepare
 from histfl.runs.config import Config
 from histfl.runs.execute import execute
+from histfl.runs.privacy import foretold
 from histfl.runs.records import Record, done
 from histfl.runs.run import Run
 from histfl.runs.sizes import holding
@@ -32,20 +37,44 @@ class Execution:
     device: str = "auto"
     engine: str = "auto"
     memory_gb: float | None = None
-    parallel: int = 1  # runs at the same time, a process each
+    parallel: int | Literal["ray"] = 1  # runs at the same time, a process each, or a task each on Ray
     minutes: float | None = None  # after which no round begins
+    cluster: Cluster = field(default_factory=Cluster)  # of what is done on Ray
+    cores: int | None = None  # for which the fast engine sizes its blocks (None: this machine's)
 
     def __post_init__(self) -> None:
-        choose_device(self.device)
+        device = choose_device(self.device).type
         check_engine(self.engine, self.memory_gb)
+        if self.engine == "ray" and self.parallel != 1:
+            raise UsageError(
+                f"--engine ray with --parallel {self.parallel}: either the cells of a run share the workers or the "
+                "runs do; leave out one"
+            )
+        if self.on_ray:
+            self.cluster.gpus_on(device)
+            import_ray(own=self.cluster.address is None)
+        elif self.cluster != Cluster():
+            raise UsageError(
+                "--workers, --threads-per-worker, --gpus-per-worker and --ray-address say how Ray is used; add "
+                "--engine ray, or --parallel ray for several runs"
+            )
+
+    @property
+    def on_ray(self) -> bool:
+        return "ray" in (self.engine, self.parallel)
 
     def prepare(self, config: Config) -> Experiment:
+        own: RayEngine | VectorisedEngine | None = None
+        if self.engine == "ray":
+            own = RayEngine(self.memory_gb, self.cluster)
+        elif self.cores is not None and self.engine in ("auto", "vectorised"):
+            own = VectorisedEngine(self.memory_gb, cores=self.cores)
         return prepare(
             config,
             data_dir=self.data_dir,
             device=self.device,
-            engine=self.engine,
-            memory_gb=self.memory_gb,
+            engine=own or self.engine,
+            memory_gb=None if own else self.memory_gb,
         )
 
 
@@ -77,7 +106,7 @@ class Job:
 @dataclass(frozen=True)
 class Begun:
     """What a run says before its first round: where it is carried out, the share of the model that its cells train
-    and what to be wary of, and what a round takes."""
+    and what it promises and what to be wary of, and what a round takes."""
 
     device: str
     share: str
@@ -164,8 +193,26 @@ def finish(
     return "done"
 
 
+def as_sent(message: Any) -> Any:
+    """What is told as it can be sent to another process."""
+    if isinstance(message, Run):
+        # Its model may be large, or of a class that cannot be sent; the folder has it.
+        return replace(message, model=None)
+    if not isinstance(message, Exception):
+        return message
+    if not isinstance(message, HistflError):
+        message.add_note("".join(traceback.format_exception(message)))
+    try:
+        pickle.loads(pickle.dumps(message))
+    except Exception:
+        error = RuntimeError(in_one_line(message))
+        error.add_note("".join(traceback.format_exception(message)))
+        return error
+    return message
+
+
 def _tell_begun(experiment: Experiment, tell: Callable[[Message], None]) -> None:
     config, hist = experiment.config, experiment.hist
-    share, doubts = holding(config.method, hist)
+    share, doubts = holding(config, hist)
     work = work_of_a_round(config, hist.network.clients_per_cell).sentence
-    tell(Begun(experiment.device.type, share, tuple(doubts), work))
+    tell(Begun(experiment.device.type, share, (*foretold(config, hist), *doubts), work))

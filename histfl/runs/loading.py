@@ -11,7 +11,8 @@ from typing import Any
 
 from histfl.errors import UsageError
 from histfl.factories import check_trust
-from histfl.runs.config import DEFAULT_MODEL, DEFAULT_PROFILE, Config
+from histfl.runs.config import Config
+from histfl.runs.plain_sections import DEFAULT_MODEL, DEFAULT_PROFILE
 from histfl.settings import checked, parse_toml, read_toml
 from histfl.wireless.clock import CYCLES_PER_STEP
 

@@ -14,7 +14,8 @@ from histfl.runs.build import Experiment
 from histfl.runs.records import Record
 from histfl.runs.schema import Pictures, written
 
-SHARED = -1  # the owner of a unit that every cell holds
+SHARED = -1  # the owner of a unit that several cells hold
+NOBODY = -2  # and of one that no cell of the round does
 LAYERS, UNITS, CLIENTS, CLASSES, CELLS = 48, 1024, 120, 50, 1024
 
 
@@ -25,7 +26,8 @@ def pictures(experiment: Experiment, last: Record) -> dict[str, Any]:
 
 
 def partition_picture(experiment: Experiment, record: Record) -> dict[str, Any]:
-    """The owner of every unit, layer by layer, in the round of `record`: a place among its cells.
+    """The owner of every unit, layer by layer, in the round of `record`: a place among its cells; and how many of these
+    units each cell holds.
 
     The dealer deals the units out again, as in training, so nothing needs keeping.
     """
@@ -36,13 +38,15 @@ def partition_picture(experiment: Experiment, record: Record) -> dict[str, Any]:
     layers = []
     for index, group in enumerate(run.plan.groups[:LAYERS]):
         holders = np.zeros(group.num_units, dtype=np.int64)
-        owner = np.zeros(group.num_units, dtype=np.int64)
+        owner = np.full(group.num_units, NOBODY)
         for cell, submodel in enumerate(submodels):
             units = submodel.kept[index].numpy()
             holders[units] += 1
             owner[units] = cell
         owner[holders > 1] = SHARED
-        layers.append({"name": group.name, "units": group.num_units, "owner": owner[:UNITS].tolist()})
+        held = [int((submodel.kept[index] < UNITS).sum()) for submodel in submodels[:CELLS]]
+        drawn = owner[:UNITS].tolist()
+        layers.append({"name": group.name, "units": group.num_units, "owner": drawn, "held": held})
     return {
         "round": record["round"],
         "cells": cells,
@@ -52,13 +56,14 @@ def partition_picture(experiment: Experiment, record: Record) -> dict[str, Any]:
     }
 
 
-def label_picture(experiment: Experiment) -> dict[str, Any]:
+def label_picture(experiment: Experiment) -> dict[str, Any] | None:
     """Samples by label: of every cell [cell, class], and of clients spread evenly over the network."""
     task, network = experiment.hist.task, experiment.hist.network
+    if not task.data.class_names or task.split.elsewhere:
+        return None
     split, classes = task.split, task.data.num_classes
     labels = task.data.targets.cpu().numpy()
-    ends = np.cumsum(network.clients_per_cell)
-    by_cell = Split(split.order, split.offsets[np.concatenate(([0], ends))])
+    by_cell = Split(split.order, split.offsets[network.offsets])
     chosen = np.unique(np.linspace(0, split.num_clients - 1, min(CLIENTS, split.num_clients)).astype(int))
     parts = [split.client(client) for client in chosen]
     by_client = Split(np.concatenate(parts), np.cumsum([0, *map(len, parts)]))

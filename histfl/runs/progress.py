@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import (
@@ -19,13 +19,16 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
 from rich.text import Text
 
-from histfl.runs.records import Record, in_megabytes
+from histfl.runs.arms import settings_in_words
+from histfl.runs.records import Record, in_megabytes, shown_goal, significant
 from histfl.terminal import StillAt
 from histfl.training.objective import Objective
 
 SECONDS_BETWEEN_LINES = 10.0
+ROOMY = 110  # columns of a terminal, from which on bars are long
 
 
 class View(Protocol):
@@ -42,24 +45,52 @@ class View(Protocol):
         """It goes on no longer; `word` says what became of it: done, left (for another time) or diverged."""
 
 
+class _Silent:
+    """Shows nothing."""
+
+    def begin(self, name: str, objective: Objective) -> None: ...
+
+    def at_work(self, name: str, work: str) -> None: ...
+
+    def on_round(self, name: str, record: Record) -> None: ...
+
+    def end(self, name: str, word: str) -> None: ...
+
+
+SILENT: View = _Silent()
+
+
+def looked_at(console: Console) -> bool:
+    """Whether a person is likely to look: in a terminal or a notebook."""
+    return console.is_terminal or console.is_jupyter
+
+
 @contextmanager
 def progress(rounds: Mapping[str, int], console: Console, *, done_before: int = 0) -> Iterator[View]:
     """Shows runs of so many `rounds` each, beside those `done_before`."""
     count = Count(dict(rounds), done_before)
+    if console.is_jupyter:
+        yield _Rewritten(count)
+        return
     if not console.is_terminal:
         with StillAt("getting ready", console) as still:
             yield _Lines(count, console, still)
         return
     columns = (
-        TextColumn("{task.description}", markup=False),  # a folder's name is text
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[said]}", markup=False),
-        TimeElapsedColumn(),  # moves during a long round
-        _TimeRemaining(),
+        TextColumn("{task.description}", markup=False, table_column=Column()),  # a folder's name is text
+        BarColumn(bar_width=24 if console.width > ROOMY else 10, table_column=_whole()),
+        MofNCompleteColumn(table_column=_whole()),
+        TextColumn("{task.fields[said]}", markup=False, table_column=Column()),
+        TimeElapsedColumn(table_column=_whole()),  # moves during a long round
+        _TimeRemaining(table_column=_whole()),
     )
     with Progress(*columns, console=console, transient=True) as bars:
         yield _Bars(count, bars)
+
+
+def _whole() -> Column:
+    """A column that stays whole where the words beside it take a second line."""
+    return Column(no_wrap=True)
 
 
 @dataclass
@@ -98,6 +129,8 @@ class Count:
 
     @property
     def sentence(self) -> str:
+        if self.ended == self.total:
+            return f"{self.ended} of {self.total}"
         left = "" if self.seconds_left is None else f", {_in_words(self.seconds_left)} left"
         return f"{self.ended} of {self.total}, {self.running} running{left}"
 
@@ -121,22 +154,22 @@ class _Lines:
     def begin(self, name: str, objective: Objective) -> None:
         self._objectives[name] = objective
         self._count.running += 1
-        self._going_on(f"{name}: reading the data and cutting the model")
+        self._going_on(f"{settings_in_words(name)}: reading the data and cutting the model")
 
     def at_work(self, name: str, work: str) -> None:
         self._count.at_work()
         self._work[name] = f" of {work}" if work else ""
-        self._going_on(f"{name}: round 1/{self._count.rounds[name]}{self._work[name]}")
+        self._going_on(f"{settings_in_words(name)}: round 1/{self._count.rounds[name]}{self._work[name]}")
 
     def on_round(self, name: str, record: Record) -> None:
         self._count.on_round(name, record)
         rounds, number, now = self._count.rounds[name], record["round"], time.monotonic()
-        numbers = f"{_value(self._objectives[name], record)}, {record['simulated_seconds']:.2f} simulated s"
+        numbers = f"{_value(self._objectives[name], record)}, {significant(record['simulated_seconds'])} simulated s"
         self._said[name] = f"round {number}/{rounds}, {numbers}"
-        self._going_on(f"{name}: round {number + 1}/{rounds}{self._work.get(name, '')}")
+        self._going_on(f"{settings_in_words(name)}: round {number + 1}/{rounds}{self._work.get(name, '')}")
         if now - self._last >= SECONDS_BETWEEN_LINES or (self._count.total == 1 and number == rounds):
             self._last = now
-            self._print(f"{name}: {self._said[name]}")
+            self._print(f"{settings_in_words(name)}: {self._said[name]}")
         self._still.said()
 
     def end(self, name: str, word: str) -> None:
@@ -144,7 +177,7 @@ class _Lines:
         self._going_on("finishing")
         if self._count.total > 1:
             last = f" after {self._said[name]}" if name in self._said else ""
-            self._print(f"{name}: {word}{last}")
+            self._print(f"{settings_in_words(name)}: {word}{last}")
 
     def _print(self, line: str) -> None:
         together = f" ({self._count.sentence})" if self._count.total > 1 else ""
@@ -152,6 +185,41 @@ class _Lines:
 
     def _going_on(self, doing: str) -> None:
         self._still.at(self._count.sentence if self._count.running > 1 else doing)
+
+
+class _Rewritten:
+    """One line in a notebook's cell, written anew after every round."""
+
+    def __init__(self, count: Count) -> None:
+        self._count, self._objectives = count, dict[str, Objective]()
+        self._line: Any = None
+
+    def begin(self, name: str, objective: Objective) -> None:
+        self._objectives[name] = objective
+        self._count.running += 1
+        self._show(f"{name}: reading the data and cutting the model ...")
+
+    def at_work(self, name: str, work: str) -> None:
+        self._count.at_work()
+        self._show(f"{name}: round 1/{self._count.rounds[name]}{f' of {work}' if work else ''} ...")
+
+    def on_round(self, name: str, record: Record) -> None:
+        self._count.on_round(name, record)
+        left = f", {_in_words(self._count.seconds_left)} left" if self._count.seconds_left else ""
+        said = _value(self._objectives[name], record)
+        self._show(f"{name}: round {record['round']}/{self._count.rounds[name]}, {said}{left}")
+
+    def end(self, name: str, word: str) -> None:
+        self._count.end(name, word)
+
+    def _show(self, line: str) -> None:
+        from IPython.display import display  # there is one, where there is a notebook
+
+        bundle = {"text/plain": line}
+        if self._line is None:
+            self._line = display(bundle, raw=True, display_id=True)
+        else:
+            self._line.update(bundle, raw=True)
 
 
 class _TimeRemaining(TimeRemainingColumn):
@@ -175,7 +243,8 @@ class _Bars:
         self._objectives[name] = objective
         self._count.running += 1
         said = "reading the data and cutting the model"
-        self._tasks[name] = self._bars.add_task(name, total=self._count.rounds[name], said=said)
+        total = self._count.rounds[name]
+        self._tasks[name] = self._bars.add_task(settings_in_words(name), total=total, said=said)
         self._show_all()
 
     def at_work(self, name: str, work: str) -> None:
@@ -203,4 +272,4 @@ class _Bars:
 
 def _value(objective: Objective, record: Record) -> str:
     megabytes = in_megabytes(record["megabytes_per_client"])
-    return f"{objective.aim.title} {record[objective.goal]:.3f}, {megabytes} MB a client"
+    return f"{objective.aim.title} {shown_goal(record[objective.goal], objective)}, {megabytes} MB a client"

@@ -6,17 +6,15 @@ import math
 import platform
 from collections.abc import Mapping, Sequence
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from histfl.runs.config import Config
 from histfl.runs.schema import Round, written
-from histfl.training import RoundOutcome
-from histfl.training.objective import Evaluation, Objective
-
-if TYPE_CHECKING:
-    from histfl.runs.build import Experiment
+from histfl.training import Hist, RoundOutcome
+from histfl.training.evaluation import Evaluation
+from histfl.training.objective import Objective
 
 Record = dict[str, Any]
 MEGABYTE = 2**20
@@ -29,22 +27,23 @@ TOTALS = (
 )
 
 
-def round_record(
-    experiment: Experiment, outcome: RoundOutcome, evaluation: Evaluation, previous: Record | None
-) -> Record:
+def round_record(run: Hist, outcome: RoundOutcome, evaluation: Evaluation, previous: Record | None) -> Record:
     """One line of rounds.jsonl."""
-    num_clients = experiment.hist.network.num_clients
-    sizes = [int(size) * experiment.bits_per_parameter / 8 for size in outcome.parameters]
+    updates = [float(bits) / 8 for bits in outcome.bits]
+    submodels = [int(size) * run.encoding.plain / 8 for size in outcome.parameters]
     sent = [schedule.transmissions for schedule in outcome.schedules]
     losses = [result.loss for result in outcome.results if result.loss is not None]
     cost, cells = outcome.cost, [schedule.cell for schedule in outcome.schedules]
     spent = {
-        "megabytes_per_client": sum(b * n for b, n in zip(sizes, sent, strict=True)) / num_clients / MEGABYTE,
-        "edge_cloud_megabytes": sum(sizes) / MEGABYTE,
+        "megabytes_per_client": sum(b * n for b, n in zip(updates, sent, strict=True))
+        / run.network.num_clients
+        / MEGABYTE,
+        "edge_cloud_megabytes": sum(submodels) / MEGABYTE,  # a mean is sent as it is
         "simulated_seconds": cost.seconds,
         "energy_joules": cost.energy_joules,
         "client_steps": sum(result.client_steps for result in outcome.results),
     }
+    measured = _measured(outcome)
     values = {
         "round": outcome.round + 1,
         **evaluation.metrics,
@@ -59,12 +58,14 @@ def round_record(
             "slowest_cell": cells[cost.slowest_cell],
             "cell_seconds": cost.cell_seconds.tolist(),
         },
-        "active_cells": cells if len(cells) < experiment.hist.network.num_cells else None,
+        "active_cells": cells if len(cells) < run.network.num_cells else None,
         "submodel_parameters": outcome.parameters.tolist(),
         "units": outcome.choice.counts.tolist(),
         "cap": outcome.choice.cap,
         "updates_sent": sum(sent),
-        "updates_lost": sum(sent) - sum(len(c) for s in outcome.schedules for c in s.arrived),
+        "updates_lost": sum(sent)
+        - sum(len(c) for s in outcome.schedules for c in s.arrived)
+        + len(measured.get("missed_clients", ())),
         "edge_error": sum(result.edge_error for result in outcome.results) / len(outcome.results),
         # Theorem 3's sum over cells of MSE_j, the mean over edge rounds: an entry's error times the cell's
         # entries, and no error where no update arrived
@@ -74,13 +75,39 @@ def round_record(
                 outcome.results, outcome.schedules, outcome.parameters, strict=True
             )
         ),
+        **({"measured": measured} if measured else {}),
     }
     return written(Round, values)
 
 
+def _measured(outcome: RoundOutcome) -> Record:
+    """What was real of the round; nothing of a simulated one."""
+    found = [result.measured for result in outcome.results if result.measured is not None]
+    if not found:
+        return {}
+    return {
+        "seconds": max(each.seconds for each in found),
+        "cell_seconds": [each.seconds for each in found],
+        "training_seconds": [each.training_seconds for each in found],
+        "link_seconds": [each.link_seconds for each in found],
+        "cloud_to_edges_megabytes": [each.bytes_from_cloud / MEGABYTE for each in found],
+        "edges_to_cloud_megabytes": [each.bytes_to_cloud / MEGABYTE for each in found],
+        "edges_to_clients_megabytes": [each.bytes_to_clients / MEGABYTE for each in found],
+        "clients_to_edges_megabytes": [each.bytes_from_clients / MEGABYTE for each in found],
+        "missed_clients": [client for each in found for client in each.missed],
+        "lost_cells": [
+            schedule.cell for schedule, each in zip(outcome.schedules, found, strict=True) if each.lost
+        ],
+    }
+
+
 def done(config: Config, records: Sequence[Record]) -> bool:
     """Whether the records are all that the configuration asks for."""
-    return len(records) >= config.training.rounds or _at_targets(config, records)
+    return (
+        len(records) >= config.training.rounds
+        or _at_targets(config, records)
+        or _out_of_patience(config, records)
+    )
 
 
 def _at_targets(config: Config, records: Sequence[Record]) -> bool:
@@ -91,6 +118,16 @@ def _at_targets(config: Config, records: Sequence[Record]) -> bool:
     objective = config.objective.made()
     best = objective.best(record[objective.goal] for record in records)
     return all(objective.reaches(best, target) for target in settings.targets)
+
+
+def _out_of_patience(config: Config, records: Sequence[Record]) -> bool:
+    """Whether none of the last `training.patience` rounds is better than the best one before them."""
+    patience = config.training.patience
+    if patience is None or len(records) <= patience:
+        return False
+    objective = config.objective.made()
+    values = [record[objective.goal] for record in records]
+    return objective.best(values) == objective.best(values[:-patience])
 
 
 def summarise(
@@ -115,6 +152,8 @@ def summarise(
         f"final_{objective.goal}": values[-1],
         f"best_{objective.goal}": objective.best(values),
         "final_loss": last["loss"],
+        **({"own_data": last["own_data"]} if "own_data" in last else {}),
+        **_measured_in_all(records),
         **{name: last[name] for name in TOTALS},
         "to_target": {
             f"{target:g}": reached(records, target, objective) for target in config.training.targets
@@ -122,6 +161,22 @@ def summarise(
         "wall_seconds": wall_seconds,
         "client_steps_per_second": last["client_steps"] / wall_seconds if wall_seconds > 0 else None,
         "versions": versions(),
+    }
+
+
+def _measured_in_all(records: Sequence[Record]) -> Record:
+    """What was real of all rounds; nothing of a simulated run."""
+    found = [record["measured"] for record in records if record.get("measured")]
+    if not found:
+        return {}
+    links = [key for key in found[0] if key.endswith("_megabytes")]
+    return {
+        "measured": {"seconds": sum(each["seconds"] for each in found)}
+        | {key: sum(sum(each[key]) for each in found) for key in links}
+        | {
+            "updates_missed": sum(len(each["missed_clients"]) for each in found),
+            "cells_lost": sum(len(each["lost_cells"]) for each in found),
+        }
     }
 
 
@@ -150,9 +205,19 @@ def versions() -> dict[str, str]:
     return {"histfl": own, "python": platform.python_version(), "torch": torch.__version__}
 
 
+def significant(value: float, digits: int = 3) -> str:
+    """A number with so many digits, zeros at its end too: 25.0 and 7.80 as 12.5 and 9.31."""
+    return f"{value:#.{digits}g}".rstrip(".")
+
+
 def in_megabytes(value: float) -> str:
     """A number of megabytes as it is shown: of small models' the digits that tell."""
     return f"{value:.1f}" if value >= 1 or value == 0 else f"{value:.3g}"
+
+
+def shown_goal(value: float, objective: Objective) -> str:
+    """A value of the goal, the same way everywhere: 75.8%, or 2.134."""
+    return f"{value:.1%}" if objective.aim.is_share else f"{value:.4g}"
 
 
 def reached(records: Sequence[Record], target: float, objective: Objective) -> Record | None:

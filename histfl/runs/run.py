@@ -82,12 +82,12 @@ class Run:
         return self.column("simulated_seconds")
 
     def to_frame(self) -> Any:
-        """The records as a pandas DataFrame, a row a global round; nested numbers by path."""
+        """The records as a pandas DataFrame, a row a global round, whose number is the index; nested numbers by path."""
         try:
             import pandas
         except ImportError as error:
             raise missing_extra("to_frame()", "notebook", error) from None
-        return pandas.DataFrame([scalars(record) for record in self.records]).set_index("round", drop=False)
+        return pandas.DataFrame([scalars(record) for record in self.records]).set_index("round")
 
 
 def read_run(path: Path, name: str) -> Run:

@@ -7,14 +7,11 @@ runs can be done in pieces on borrowed machines.
 
 from __future__ import annotations
 
-import dataclasses
 import multiprocessing
 import os
-import pickle
 import signal
 import threading
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,10 +23,11 @@ from typing import Any, Protocol
 import torch
 from rich.console import Console
 
-from histfl.errors import DivergedError, HistflError, in_one_line
+from histfl.errors import DivergedError, HistflError, UsageError, in_one_line
 from histfl.runs.build import check
 from histfl.runs.config import Config
-from histfl.runs.jobs import Begun, Execution, Job, Message, Outcome, finish, late
+from histfl.runs.jobs import Begun, Execution, Job, Message, Outcome, as_sent, finish, late
+from histfl.runs.on_ray import on_ray
 from histfl.runs.progress import View, progress
 from histfl.runs.records import Record
 from histfl.runs.run import Run
@@ -78,20 +76,22 @@ def carry_out(
     """Carry out the runs, as many at a time and as long as `execution` has it; what became of each, by its name.
 
     `watch` makes what follows a run as it is taken up. A run that diverges is told, and the others go on; any other
-    error ends all of them, with their whole rounds kept, and names the run where there are several.
+    error ends all of them, with their whole rounds kept, and names the run where there are several. On Ray the others
+    go on then, too, and those with errors are named at the end.
     """
     deadline = None if execution.minutes is None else time.time() + 60 * execution.minutes
-    parallel = min(execution.parallel, len(jobs))
     with progress({job.name: job.rounds for job in jobs}, console, done_before=done_before) as view:
-        desk = _Desk(watch, view, named=len(jobs) + done_before > 1)
+        dispatcher = _Dispatcher(watch, view, named=len(jobs) + done_before > 1)
         try:
-            if parallel > 1:
-                _side_by_side(jobs, execution, deadline, desk, parallel)
+            if execution.parallel == "ray":
+                _on_ray(jobs, execution, deadline, dispatcher)
+            elif (parallel := min(execution.parallel, len(jobs))) > 1:
+                _side_by_side(jobs, execution, deadline, dispatcher, parallel)
             else:
-                _one_by_one(jobs, execution, deadline, desk)
+                _one_by_one(jobs, execution, deadline, dispatcher)
         finally:
-            desk.close()
-    return {job.name: desk.outcomes.get(job.name, "left") for job in jobs}
+            dispatcher.close()
+    return {job.name: dispatcher.outcomes.get(job.name, "left") for job in jobs}
 
 
 @contextmanager
@@ -105,8 +105,8 @@ def _naming(name: str | None) -> Iterator[None]:
         raise
 
 
-class _Desk:
-    """Hears of all runs, and tells the view and the watchers; what became of the runs is in `outcomes`."""
+class _Dispatcher:
+    """Gives what runs tell on to the view and to their watchers; what became of them is in `outcomes`."""
 
     def __init__(self, watch: Callable[[Job], Watcher], view: View, *, named: bool) -> None:
         self._watch, self._view, self._named = watch, view, named
@@ -136,6 +136,11 @@ class _Desk:
         self._view.end(job.name, outcome)
         self._watchers.pop(job.name).close(finished=outcome == "done")
 
+    def fail(self, job: Job) -> None:
+        """An error ends the run; there is no word for what became of it."""
+        self._view.end(job.name, "failed")
+        self._watchers.pop(job.name).close(finished=False)
+
     def naming(self, job: Job) -> Any:
         return _naming(job.name if self._named else None)
 
@@ -145,18 +150,44 @@ class _Desk:
             self._watchers.popitem()[1].close(finished=False)
 
 
-def _one_by_one(jobs: Sequence[Job], execution: Execution, deadline: float | None, desk: _Desk) -> None:
+def _one_by_one(
+    jobs: Sequence[Job], execution: Execution, deadline: float | None, dispatcher: _Dispatcher
+) -> None:
     for job in jobs:
         if late(deadline):
             return
-        desk.begin(job)
-        with desk.naming(job):
-            outcome = finish(job, execution, deadline, partial(desk.hear, job))
-        desk.end(job, outcome)
+        dispatcher.begin(job)
+        with dispatcher.naming(job):
+            outcome = finish(job, execution, deadline, partial(dispatcher.hear, job))
+        dispatcher.end(job, outcome)
+
+
+def _on_ray(
+    jobs: Sequence[Job], execution: Execution, deadline: float | None, dispatcher: _Dispatcher
+) -> None:
+    failed: dict[str, Exception] = {}
+    for job, said in on_ray(jobs, execution, deadline):
+        if said is None:
+            dispatcher.begin(job)
+        elif isinstance(said, str):
+            dispatcher.end(job, said)
+        elif isinstance(said, Exception) and not isinstance(said, DivergedError):
+            failed[job.name] = said
+            dispatcher.fail(job)
+            last = job
+        else:
+            dispatcher.hear(job, said)
+    if len(failed) == 1:
+        with dispatcher.naming(last):
+            raise failed[last.name]
+    if failed:
+        usage = all(isinstance(error, UsageError) for error in failed.values())
+        reasons = "; ".join(f"{name}: {in_one_line(error)}" for name, error in failed.items())
+        raise (UsageError if usage else HistflError)(f"{len(failed)} of {len(jobs)} runs failed: {reasons}")
 
 
 def _side_by_side(
-    jobs: Sequence[Job], execution: Execution, deadline: float | None, desk: _Desk, parallel: int
+    jobs: Sequence[Job], execution: Execution, deadline: float | None, dispatcher: _Dispatcher, parallel: int
 ) -> None:
     context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
     to_do, busy = deque(jobs), dict[Connection, Job]()
@@ -167,7 +198,7 @@ def _side_by_side(
     def give(connection: Connection) -> None:
         if to_do and not late(deadline):
             busy[connection] = job = to_do.popleft()
-            desk.begin(job)
+            dispatcher.begin(job)
             connection.send(job)
 
     def hear(connection: Connection) -> None:
@@ -180,14 +211,14 @@ def _side_by_side(
                 f"--parallel {execution.parallel}"
             ) from None
         if isinstance(message, Exception) and not isinstance(message, DivergedError):
-            with desk.naming(job):
+            with dispatcher.naming(job):
                 raise message
         if isinstance(message, str):
             del busy[connection]
-            desk.end(job, message)  # type: ignore[arg-type]
+            dispatcher.end(job, message)  # type: ignore[arg-type]
             give(connection)
         else:
-            desk.hear(job, message)
+            dispatcher.hear(job, message)
 
     try:
         for _ in range(0 if late(deadline) else parallel):
@@ -231,9 +262,9 @@ def _work(connection: Connection, execution: Execution, deadline: float | None, 
         while True:
             job: Job = connection.recv()
             try:
-                connection.send(finish(job, execution, deadline, lambda each: _send(connection, each)))
+                connection.send(finish(job, execution, deadline, lambda each: connection.send(as_sent(each))))
             except Exception as error:
-                connection.send(_as_sent(error))
+                connection.send(as_sent(error))
     except (EOFError, OSError):  # nobody is there any more
         return
 
@@ -244,20 +275,3 @@ def _end_with_parent() -> None:
     if parent is not None:
         parent.join()
         os._exit(1)
-
-
-def _send(connection: Connection, message: Message) -> None:
-    # A model may be large, or of a class that cannot be sent; it is in the folder.
-    connection.send(dataclasses.replace(message, model=None) if isinstance(message, Run) else message)
-
-
-def _as_sent(error: Exception) -> Exception:
-    """The error as it can be sent to another process; one that is no user's, with its traceback."""
-    if not isinstance(error, HistflError):
-        error.add_note(traceback.format_exc())
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        error = RuntimeError(in_one_line(error))
-        error.add_note(traceback.format_exc())
-    return error

@@ -50,14 +50,45 @@ class Theory(Entry):
     parameters: Count
 
 
+class Spread(Entry):
+    """Over clients or cells: the mean, that of the worst tenth, the standard deviation."""
+
+    mean: Number
+    worst_decile: Number
+    spread: Cost
+
+
+class OwnData(Entry):
+    """What the merged model comes to on the training data of each client or cell, by metric."""
+
+    per: str
+    values: dict[str, Spread]
+
+
+class Measured(Entry):
+    """What a round really took, where cells and clients are machines of their own: seconds of its slowest cell and of
+    every cell, of these those of the clients' steps and those between clients and edge (of the slowest client an edge
+    round); megabytes on every cell's links: that to the cloud, and those of its clients together; the clients that
+    were missed, one for each edge round, and the cells that did not answer."""
+
+    seconds: Cost
+    cell_seconds: Annotated[list[Cost], Field(min_length=1)]
+    training_seconds: list[Cost]
+    link_seconds: list[Cost]
+    cloud_to_edges_megabytes: list[Cost]
+    edges_to_cloud_megabytes: list[Cost]
+    edges_to_clients_megabytes: list[Cost]
+    clients_to_edges_megabytes: list[Cost]
+    missed_clients: list[Count]
+    lost_cells: list[Count]
+
+
 class Round(Entry):
     """A line of rounds.jsonl. `round` counts from 1, and costs are totals since the start; lists by cell are of the
     round's cells, those numbered in `active_cells`, or all where that is null."""
 
     round: Count
-    accuracy: Accuracy | None = (
-        None  # where it is a metric of the objective; others stand beside it by their names
-    )
+    accuracy: Accuracy | None = None  # where it is a metric; others stand beside it by their names
     loss: Number
     training_loss: Number | None = None
     megabytes_per_client: Cost
@@ -75,6 +106,8 @@ class Round(Entry):
     edge_error: Cost
     aggregation_error: Cost
     theory: Theory | None = None
+    own_data: OwnData | None = None
+    measured: Measured | None = None
 
     @model_validator(mode="after")
     def _cells_are_numbered(self) -> Round:
@@ -104,6 +137,12 @@ class Reached(Entry):
     simulated_seconds: Cost
 
 
+class Privacy(Entry):
+    epsilon: Cost | None
+    delta: Cost
+    sentence: str
+
+
 class Summary(Entry):
     """summary.json, with what stands in a configuration beside it: the answer of a run."""
 
@@ -116,6 +155,7 @@ class Summary(Entry):
     edge_cloud_megabytes: Cost
     simulated_seconds: Cost
     energy_joules: Cost
+    privacy: Privacy | None = None
     to_target: dict[str, Reached | None]
     versions: dict[str, str]
 
@@ -135,7 +175,8 @@ class Summary(Entry):
 class Layer(Entry):
     name: str
     units: Count
-    owner: list[Annotated[int, Field(strict=True, ge=-1)]]
+    owner: list[Annotated[int, Field(strict=True, ge=-2)]]
+    held: list[Count] | None = None
 
 
 class Partition(Entry):
@@ -174,4 +215,4 @@ class Labels(Entry):
 
 class Pictures(Entry):
     partition: Partition
-    labels: Labels
+    labels: Labels | None = None  # none where targets are no labels

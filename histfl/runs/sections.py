@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from inspect import isclass, signature
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, NoReturn
 
-from pydantic import ConfigDict, Field, create_model, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
-from histfl.settings import Decibels, Named, OneOf, Positive, Settings, Switch, made
+from histfl.errors import UsageError, did_you_mean
+from histfl.settings import (
+    GIVEN,
+    SMALLEST,
+    Decibels,
+    Extensible,
+    Named,
+    NonNegative,
+    OneOf,
+    Positive,
+    Settings,
+    Switch,
+    check_given,
+    made,
+)
 from histfl.training.cloud import CLOUD_STEPS, CloudStep
 from histfl.training.codecs import CODECS, Codec
-from histfl.training.objective import METRICS, OBJECTIVES, Objective
+from histfl.training.metrics import METRICS, FunctionMetric
+from histfl.training.objective import LOSS, Objective
+from histfl.training.objectives import OBJECTIVES
+from histfl.training.privacy import Privacy
 from histfl.wireless.channels import CHANNELS
 from histfl.wireless.rates import DEFAULT_ANTENNAS, DEFAULT_BANDWIDTH_HZ
 from histfl.wireless.uplinks import UPLINKS
@@ -30,48 +47,116 @@ class OptimiserSettings(Settings):
 class CloudSettings(Named):
     """The cloud: what it makes of the merged model, and that step's own options."""
 
-    name: Annotated[str, OneOf(CLOUD_STEPS)] = Field(
-        default="replace", description="`replace`: the merged model is the new one"
+    name: Annotated[str, OneOf(CLOUD_STEPS, also=(GIVEN,))] = Field(
+        default="replace", description="one of the cloud steps below, or `given` in Python"
     )
 
     def made(self) -> CloudStep:
+        check_given("cloud.name", "cloud", self.name, CLOUD_STEPS)
         return made("cloud", CLOUD_STEPS, self.name, self.options)
 
 
 class CodecSettings(Named):
     """The codec: what clients turn their updates into before they send them, and its own options."""
 
-    name: Annotated[str, OneOf(CODECS)] = Field(default="plain", description="`plain`: numbers as they are")
+    name: Annotated[str, OneOf(CODECS, also=(GIVEN,))] = Field(
+        default="plain",
+        description="one of the codecs below, or `given` in Python; over the air `plain` alone",
+    )
 
     def made(self) -> Codec:
+        check_given("codec.name", "codec", self.name, CODECS)
         return made("codec", CODECS, self.name, self.options)
+
+
+class PrivacySettings(Settings):
+    """Differential privacy of clients: what one of them sends is bounded, and noise hides what it was."""
+
+    clip: Positive | None = Field(
+        default=None,
+        description="longest update of a client over an edge round; longer ones are scaled down (unset: no privacy)",
+    )
+    noise_multiplier: NonNegative = Field(
+        default=0.0, description="standard deviation of the noise on the sum of a cell's updates, in clips"
+    )
+    where: Literal["edge", "client"] = Field(
+        default="edge",
+        description="who adds the noise: an edge that is trusted, or the clients, each its part",
+    )
+    delta: Annotated[float, Field(strict=True, ge=SMALLEST, lt=1)] = Field(
+        default=1e-5, description="at which the summary states epsilon"
+    )
+
+    def made(self) -> Privacy | None:
+        return None if self.clip is None else Privacy(self.clip, self.noise_multiplier, self.where)
+
+    @model_validator(mode="after")
+    def _noise_is_of_a_clip(self) -> PrivacySettings:
+        if self.noise_multiplier and self.clip is None:
+            raise ValueError(
+                f"noise_multiplier = {self.noise_multiplier:g} without clip: noise is counted in clips, which bound what "
+                "it has to hide; set clip, to the usual norm of an update"
+            )
+        return self
 
 
 class ObjectiveSettings(Named):
     """The objective: what is learnt, and that objective's own options."""
 
-    name: Annotated[str, OneOf(OBJECTIVES)] = Field(
-        default="classification", description="`classification`: one class a sample"
+    name: Annotated[str, OneOf(OBJECTIVES, also=(GIVEN,))] = Field(
+        default="classification",
+        description="what is learnt: a class, numbers, labels, a class a pixel or a token a place; or `given` in Python",
     )
     metrics: tuple[Annotated[str, OneOf(METRICS)], ...] = Field(
         default=(), description="of the test set, in every record beside the objective's own"
     )
+    goal: str | None = Field(
+        default=None,
+        description="what targets are values of: one of the metrics, or `loss` (unset: the objective's own goal)",
+    )
+    maximised: tuple[str, ...] = Field(
+        default=(), description="metrics given in Python of which the highest value is best"
+    )
+    minimised: tuple[str, ...] = Field(
+        default=(), description="metrics given in Python of which the lowest value is best"
+    )
+
+    @property
+    def given(self) -> str:
+        """A key whose values are objects of Python; empty where none is."""
+        if self.name == GIVEN:
+            return "name"
+        return next((key for key in ("maximised", "minimised") if getattr(self, key)), "")
 
     def made(self) -> Objective:
-        """The objective, with the further metrics."""
-        objective = made("objective", OBJECTIVES, self.name, self.options)
-        further = {name: METRICS[name]() for name in self.metrics}
-        return replace(objective, metrics={**objective.metrics, **further})
+        """The objective, with the further metrics; what was given in Python by name and direction alone."""
+        if self.name == GIVEN:
+            objective = Objective(_not_here, {}, LOSS)
+        else:
+            objective = made("objective", OBJECTIVES, self.name, self.options)
+        further = {name: METRICS[name]() for name in self.metrics if name not in objective.metrics}
+        told = {
+            name: FunctionMetric(name, _not_here, higher)
+            for names, higher in ((self.maximised, True), (self.minimised, False))
+            for name in names
+        }
+        metrics, goal = {**objective.metrics, **further, **told}, self.goal or objective.goal
+        if goal != LOSS and goal not in metrics:
+            hint = did_you_mean(goal, [LOSS, *metrics], f"use {', '.join([*metrics, LOSS])}")
+            raise UsageError(
+                f"objective.goal = {goal!r} is no metric of this run; {hint} (objective.metrics adds more)"
+            )
+        return replace(objective, metrics=metrics, goal=goal)
 
 
-class _Options(Settings):
-    model_config = ConfigDict(strict=True)
+def _not_here(outputs: Any, targets: Any) -> NoReturn:
+    raise UsageError(
+        "an objective or metric given in Python is not in a configuration; give it to histfl.train"
+    )
 
 
-class UplinkSettings(Settings):
+class UplinkSettings(Extensible):
     """The uplink: the radio from the clients to their edge."""
-
-    model_config = ConfigDict(extra="allow")  # the options of uplinks that have some of their own
 
     name: Annotated[str, OneOf(UPLINKS)] = Field(
         default=next(iter(UPLINKS)),
@@ -104,34 +189,5 @@ class UplinkSettings(Settings):
     )
 
     @classmethod
-    def options(cls) -> dict[str, Any]:
-        """The further keys, of any uplink, with the kinds of their values."""
-        makers = [kind.make for kind in UPLINKS.values()]
-        hints = {
-            make: get_type_hints(make.__init__ if isclass(make) else make, include_extras=True)
-            for make in makers
-        }
-        return {
-            key: hints[make].get(key, Any)
-            for make in makers
-            for key in signature(make).parameters
-            if key not in cls.model_fields
-        }
-
-    @classmethod
-    def known_keys(cls) -> list[str]:
-        return sorted([*cls.model_fields, *cls.options()])
-
-    def values(self) -> dict[str, Any]:
-        """All that is given or has a default here."""
-        return {key: getattr(self, key) for key in type(self).model_fields} | dict(self.model_extra or {})
-
-    @model_validator(mode="before")
-    @classmethod
-    def _options_are_known(cls, given: Any) -> Any:
-        if not isinstance(given, dict) or not (own := given.keys() - cls.model_fields.keys()):
-            return given
-        fields: dict[str, Any] = {key: (kind, None) for key, kind in cls.options().items()}
-        options = create_model("Options", __base__=_Options, **fields)
-        found = options.model_validate({key: given[key] for key in own})
-        return {key: getattr(found, key) if key in own else value for key, value in given.items()}
+    def makers(cls) -> Iterable[Callable[..., Any]]:
+        return (kind.make for kind in UPLINKS.values())

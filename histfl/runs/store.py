@@ -15,7 +15,6 @@ import functools
 import hashlib
 import json
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,15 +29,12 @@ from safetensors import SafetensorError, safe_open
 
 from histfl import files
 from histfl.errors import CheckpointError, UsageError, in_one_line
-from histfl.runs.config import Config
+from histfl.runs.config import Config, rerun_note
 from histfl.runs.records import Record
 from histfl.runs.schema import Pictures, RoundLine, Summary
 from histfl.settings import checked, parse_json, parse_toml
 from histfl.training import State
-from histfl.training.hist import Carried
-
-if sys.platform != "win32":
-    pass
+from histfl.training.memory import Carried
 
 FORMAT = "histfl-checkpoint-2"
 CARRIED = "carried/"  # before the names of a checkpoint's tensors that are not the model's
@@ -131,7 +127,7 @@ class RunFolder:
                     )
 
     def write_config(self, config: Config) -> None:
-        files.write_whole(self.config_path, config.to_toml().encode())
+        files.write_whole(self.config_path, (rerun_note(config) + config.to_toml()).encode())
 
     def keep_network(self, source: Path, *, begun: bool) -> None:
         """Copy the network file that the run began with; of a run that has `begun`, the copy that is there stays."""
@@ -153,6 +149,8 @@ class RunFolder:
             tables = parse_toml(files.read_text(self.config_path))
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{self.config_path} cannot be read: {error}; use another folder") from None
+        if not tables:  # which would be a run of all defaults
+            raise CheckpointError(f"{self.config_path} is empty; use another folder")
         return checked(Config, tables, str(self.config_path)).read_from(str(self.config_path))
 
     def append(self, record: Record) -> None:

@@ -9,10 +9,11 @@ from typing import Any
 from histfl.data import DATASETS, READ_CONCENTRATIONS
 from histfl.runs.config import Config
 from histfl.runs.sections import UplinkSettings
+from histfl.settings import GIVEN
 from histfl.sizing import POLICIES, UNIFORM
 from histfl.training.methods import METHODS
-from histfl.training.optimisers import GIVEN as OWN_OPTIMISER
 from histfl.training.optimisers import OPTIMISERS, SHARED
+from histfl.training.schedules import SCHEDULES, keys_of
 from histfl.wireless.channels import CHANNELS
 from histfl.wireless.uplinks import UPLINKS
 
@@ -22,19 +23,31 @@ Reading = tuple[str, Collection[str], tuple[str, ...]]
 def read_with() -> list[Reading]:
     """Settings that only some choices read: the choice, its values that do, the settings."""
     texts = [name for name, source in DATASETS.items() if source.load_text]
-    sharing = [name for name, method in METHODS.items() if method.reads_shared]
+    cutting = [*(name for name, method in METHODS.items() if method.scheme != "none"), GIVEN]
     capped = [name for name in POLICIES if name != UNIFORM]
     rician = [name for name, channel in CHANNELS.items() if "k_factor_db" in signature(channel).parameters]
     return [
         ("data.split", READ_CONCENTRATIONS, ("data.cell_concentration", "data.client_concentration")),
         ("data.name", texts, ("data.strip", "data.max_length", "data.tokenizer")),
-        ("method.name", sharing, ("method.shared",)),
+        *_read_by_methods(),
+        ("method.name", cutting, ("method.scale",)),
         ("method.sizes", capped, ("method.cap",)),
         ("network.cycles_per_step", ("auto",), ("network.operations_per_cycle",)),
         *_read_by_uplinks(),
         ("uplink.channel", rician, ("uplink.k_factor_db",)),
         *_read_by_optimisers(),
+        *_read_by_schedules(),
     ]
+
+
+def _read_by_methods() -> Iterator[Reading]:
+    """What the dealers of units take."""
+    for key in dict.fromkeys(key for method in METHODS.values() for key in method.reads):
+        yield (
+            "method.name",
+            [*(name for name, method in METHODS.items() if key in method.reads), GIVEN],
+            (f"method.{key}",),
+        )
 
 
 def _read_by_uplinks() -> Iterator[Reading]:
@@ -57,7 +70,12 @@ def _read_by_optimisers() -> Iterator[Reading]:
     """Of the settings that optimisers share; an optimiser of the user's own may read any."""
     for key in SHARED:
         takers = [name for name, make in OPTIMISERS.items() if key in signature(make).parameters]
-        yield "training.optimiser", [*takers, OWN_OPTIMISER], (f"training.{key}",)
+        yield "training.optimiser", [*takers, GIVEN], (f"training.{key}",)
+
+
+def _read_by_schedules() -> Iterator[Reading]:
+    for key in dict.fromkeys(key for name in SCHEDULES for key in keys_of(name)):
+        yield "training.schedule", [name for name in SCHEDULES if key in keys_of(name)], (f"training.{key}",)
 
 
 def unread(configs: Sequence[Config]) -> list[str]:

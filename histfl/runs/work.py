@@ -9,23 +9,21 @@ import numpy as np
 
 from histfl.arrays import Ints
 from histfl.data import DATASETS, SPLITS, TensorData
+from histfl.data.inputs import bytes_of_a_sample
 from histfl.errors import UsageError
 from histfl.limits import check_memory
 from histfl.network import read_description, spread_evenly
-from histfl.partition import Plan, even_counts, shared_units
+from histfl.partition import Plan, shared_units
 from histfl.runs.config import Config
-from histfl.runs.sizes import dealer_of
+from histfl.runs.sizes import uniform_counts
+from histfl.training.dealers import Dealer
 from histfl.wireless.uplinks import UPLINKS
 
-MOST_CLIENT_STEPS = (
-    10**12
-)  # a round: at a million steps a second, more than eleven days of nothing on the disk
+MOST_CLIENT_STEPS = 10**12  # a round: at a million a second, more than eleven days of nothing on the disk
 BYTES_A_CLIENT = 24  # three float64s
 BYTES_A_TRANSMISSION = 100  # a dozen numbers of its time and energy
 BYTES_AN_EDGE_ROUND = 300  # in a cell: its losses, its error, its place in lists
-BYTES_A_SAMPLE_NUMBER = (
-    24  # of a batch: where it stands in the client's stream, its own number and the data's
-)
+BYTES_A_SAMPLE_NUMBER = 24  # of a batch: where it stands in the client's stream, its own number, the data's
 BYTES_A_CHANNEL = 16  # one complex128 an antenna
 
 
@@ -117,21 +115,21 @@ def check_network(config: Config, *, data: bool = True) -> int:
 
 
 def check_arrays(
-    config: Config, clients_per_cell: Ints, plan: Plan, num_cells: int, train: TensorData
+    config: Config, clients_per_cell: Ints, plan: Plan, num_cells: int, train: TensorData, dealer: Dealer
 ) -> None:
-    """A UsageError where a round, or a batch with what the model makes of it, or the submodels of a round's `num_cells` cells,
-    before and after it, are more than the machine can hold."""
+    """A UsageError where a round, or a batch with what the model makes of it, or the submodels that the `dealer` gives
+    a round's `num_cells` cells, before and after it, are more than the machine can hold."""
     check_round(config, clients_per_cell)
-    if train.inputs.device.type != "cpu":  # a GPU has memory of its own
+    if train.device.type != "cpu":  # a GPU has memory of its own
         return
-    size, sample = config.training.batch_size, train.inputs[0]
+    size = config.training.batch_size
     check_memory(
         f"training.batch_size = {size:,}: a batch",
-        2 * size * sample.numel() * sample.element_size(),
+        2 * size * bytes_of_a_sample(train.inputs),
         "lower it",
     )
-    shared = dealer_of(config.method).shared
-    numbers = int(plan.sizes(even_counts(plan, num_cells, shared=shared) + shared_units(plan, shared)).sum())
+    units = uniform_counts(plan, num_cells, dealer) + shared_units(plan, dealer.shared)
+    numbers = int(plan.sizes(units).sum())
     check_memory(
         f"the submodels of {num_cells:,} cells ({numbers:,} parameters), before and after a round,",
         2 * numbers * 2,  # bytes, of the smallest format

@@ -51,7 +51,7 @@ def test_side_by_side_the_files_and_the_answer_are_the_same(
     for name, summary in serial.json.items():
         assert {key: parallel.json[name][key] for key in told} == {key: summary[key] for key in told}
     assert list(serial.json) == list(parallel.json)
-    assert "2 of 3, 0 running" in parallel.err or "3 of 3, 0 running" in parallel.err
+    assert "2 of 3, 0 running" in parallel.err or "(3 of 3)" in parallel.err
     assert parallel.err.count("learning_rate=0.1: each of the cells") == serial.err.count(
         "learning_rate=0.1: each of the cells"
     )

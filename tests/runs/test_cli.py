@@ -74,6 +74,8 @@ def test_the_written_configuration_runs_again_to_the_same_numbers(
         "run", tmp_path / "first" / "config.toml", "--device", "cpu", "--out", tmp_path / "again"
     )
     assert answer.code == 0
+    assert "again: round 3/3" in answer.err  # the name that the table has
+    assert answer.out.split()[:2] == ["run", "again"]
     for name in ("rounds.jsonl", "model.safetensors", "config.toml"):
         assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
 
@@ -203,6 +205,7 @@ def test_every_help_text_is_there(histfl_command: Command) -> None:
         "plan",
         "bound",
         "data",
+        "reproduce",
         "data list",
         "data where",
         "data fetch",
@@ -211,6 +214,8 @@ def test_every_help_text_is_there(histfl_command: Command) -> None:
         answer = histfl_command(*command.split(), "--help")
         assert answer.code == 0
         assert "Usage" in answer.out
+        listed = answer.out.partition("Commands:")[2]
+        assert "..." not in listed  # no line is cut
 
 
 def test_doctor_and_data_commands(histfl_command: Command, tmp_path: Path) -> None:
@@ -240,6 +245,7 @@ def test_a_sweep_tells_a_bad_arm_before_the_first_one_trains(histfl_command: Com
 BAD_SETTINGS = [
     ("training.round=3", "did you mean 'rounds'"),
     ("trainng.rounds=3", "did you mean 'training'"),
+    ("network.clients_per_cell=3", "did you mean 'clients'"),
     ("training.rounds=0", "training.rounds = 0"),
     ("training.rounds=-1", "training.rounds = -1"),
     ("training.rounds=true", "training.rounds = True"),
@@ -328,6 +334,8 @@ def test_bad_files_and_flags(
         (("run", *SMALL, "--resume"), "--resume needs --out"),
         (("run",), "CONFIG_OR_PRESET"),
         (("run", "mlp", "--no-such-flag"), "no-such-flag"),
+        (("run", "mlp", "--workers", "0"), "'--workers': '0'; it should be greater than or equal to 1"),
+        (("run", "mlp", "--memory-gb", "much"), "'--memory-gb': 'much'; it should be a valid number"),
         (("frobnicate",), "frobnicate"),
         (("sweep", *SMALL, "--vary", "training.seed", *out), "--vary"),
         (("sweep", *SMALL, "--vary", "training.seed=1,1", *out), "twice"),

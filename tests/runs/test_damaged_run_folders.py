@@ -130,6 +130,18 @@ def test_a_damaged_run_is_named_or_as_it_was(
         shutil.rmtree(folder.parent)
 
 
+def test_an_empty_configuration_is_no_run_of_all_defaults(
+    histfl_command: Callable[..., Answer], whole: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(whole / "run", tmp_path / "run")
+    (tmp_path / "run" / "config.toml").write_text("")
+    answer = histfl_command("report", tmp_path / "run")
+    assert answer.code == 2
+    (line,) = answer.err.splitlines()
+    assert line.startswith("histfl: no run can be shown: run: ")
+    assert line.endswith("config.toml is empty; use another folder")
+
+
 @pytest.mark.parametrize("file", ["config.toml", "rounds.jsonl", "summary.json"])
 def test_a_file_of_gigabytes_is_named_before_they_are_read(
     histfl_command: Callable[..., Answer], whole: Path, tmp_path: Path, file: str

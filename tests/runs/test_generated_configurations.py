@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from histfl.data import SPLITS
 from histfl.runs.config import Config
+from histfl.training.cloud import CLOUD_STEPS
 from histfl.training.methods import METHODS
 from histfl.wireless.uplinks import UPLINKS
 
@@ -52,6 +53,9 @@ FITTING = {
     "training.targets": ("[]", "[0.1]"),
     "training.stop_at_targets": ("true",),
     "training.seed": ("0", "7"),
+    "training.weights": ("uniform", "samples"),
+    "cloud.name": tuple(CLOUD_STEPS),
+    "privacy.clip": ("1e-30", "0.1"),
     "method.sizes": ("uniform", "optimised", "proportional", "[1, 2, 3, 4]"),
     "method.cap": ("1.0", "1.2", "4"),
     "method.shared": ("0.0", "0.3", "1.0"),
@@ -72,6 +76,9 @@ FITTING |= {
     "data.split": tuple(SPLITS),
     "data.augment": ("none", "crop-flip"),
     "method.name": tuple(METHODS),
+    "method.roll": ("1", "1000000000"),
+    "method.apart": ("true",),
+    "method.scale": ("0.0", "0.5", "10.0"),
     "uplink.name": tuple(UPLINKS),
     "uplink.signal": ("equivalent", "simulated"),
 }

@@ -70,17 +70,17 @@ def test_trying_a_loss_draws_no_random_number() -> None:
 def test_the_share_that_a_cell_trains_is_told(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="histfl")
     train(nn.Sequential(nn.Linear(8, 40), nn.ReLU(), nn.Linear(40, 3)))
-    assert "each cell trains 50.3 % of the model's 483 parameters" in caplog.text  # 20 * 12 + 3
+    assert "each cell trains 50.3% of the model's 483 parameters" in caplog.text  # 20 * 12 + 3
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
     caplog.clear()
     train(method="hfedavg")
     assert "each cell trains all of the model's 75 parameters" in caplog.text
     caplog.clear()
     train(nn.Sequential(nn.Linear(8, 40), nn.ReLU(), nn.Linear(40, 3)), sizes=[1, 3])
-    assert "the cells train 25.5 % to 75.2 % of the model's 483 parameters" in caplog.text
+    assert "the cells train 25.5% to 75.2% of the model's 483 parameters" in caplog.text
     caplog.clear()
     train(nn.Sequential(nn.Linear(8, 40), nn.ReLU(), nn.Linear(40, 3)), sizes="optimised")
-    assert "the cells train 50.3 % of the model's 483 parameters on average" in caplog.text
+    assert "the cells train 50.3% of the model's 483 parameters on average" in caplog.text
 
 
 def test_cells_of_few_units_are_told(caplog: pytest.LogCaptureFixture) -> None:
@@ -109,7 +109,7 @@ class Recurrent(nn.Module):
 def test_a_model_of_which_hardly_anything_can_be_cut_is_told(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="histfl")
     train(Recurrent())
-    assert "each cell trains 92.9 % of the model's 3,139 parameters" in caplog.text
+    assert "each cell trains 92.9% of the model's 3,139 parameters" in caplog.text
     assert "hardly anything of the model can be cut: 2,691 of its 3,139 parameters are in every cell" in (
         caplog.text
     )
@@ -119,7 +119,7 @@ def test_the_command_line_tells_it_too(histfl_command: Callable[..., Answer], tm
     answer = histfl_command("run", *SMALL, "--out", tmp_path / "run", "--json")
     assert answer.code == 0
     assert answer.json["rounds"] == 3
-    assert "histfl: each cell trains 25.1 % of the model's 12,730 parameters\n" in answer.err
+    assert "histfl: each cell trains 25.1% of the model's 12,730 parameters\n" in answer.err
     assert "histfl: a cell holds 4 of the 16 units of layer 'fc1'" in answer.err
     wide = histfl_command("run", *SMALL, "--set", "model.hidden=32", "--out", tmp_path / "wide", "--json")
     assert "units of layer" not in wide.err

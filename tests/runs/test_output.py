@@ -15,7 +15,7 @@ from commands import SMALL, Answer
 
 import histfl
 
-COMMAND = [sys.executable, "-m", "histfl.cli"]
+COMMAND = [sys.executable, "-m", "histfl"]
 
 
 @pytest.mark.parametrize(
@@ -78,3 +78,44 @@ def test_a_download_without_a_place_is_one_line() -> None:
     assert answer.returncode in (1, 2)
     assert answer.stderr.count("\n") == 1
     assert "choose another --data-dir" in answer.stderr
+
+
+def test_a_word_comes_at_once_and_little_is_imported(tmp_path: Path) -> None:
+    """Before torch is there, a line; before the first round, none of the modules that take seconds."""
+    slow = ("torch._dynamo", "torch._inductor", "sympy", "scipy.optimize", "pandas")
+    code = (
+        "import sys\n"
+        "from histfl.cli import main, output, runs\n"
+        "def warn(line):\n"
+        "    print(line, 'torch' in sys.modules)\n"
+        "runs.warn = warn\n"
+        "import histfl.cli.carry_out as told\n"
+        f"told.warn = lambda line: print([name for name in {slow!r} if name in sys.modules])\n"
+        f"main({['run', *SMALL, '--set', 'training.rounds=1', '--out', str(tmp_path / 'run')]!r})\n"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert answer.returncode == 0, answer.stderr
+    first, begun, *_ = answer.stdout.splitlines()
+    assert first == "loading torch and the data, trying engines ... False"
+    assert begun == "[]"
+
+
+def test_an_interrupt_in_the_middle_of_an_import_ends_in_one_line(tmp_path: Path) -> None:
+    """Even where the module swallows it, as extension modules do, whose half-made contents would then be missed."""
+    (tmp_path / "swallowing.py").write_text(
+        "import os, signal\n"
+        "try:\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    sum(range(1000))\n"
+        "except BaseException:\n"
+        "    pass\n"
+    )
+    arguments = ["plan", "uniform", "--model", "swallowing:make", "--input-shape", "3", "--classes", "2"]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]),
+    }
+    answer = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, env=environment)
+    assert (answer.returncode, answer.stdout) == (130, "")
+    assert answer.stderr.splitlines()[-1] == "histfl: interrupted"
+    assert "Traceback" not in answer.stderr

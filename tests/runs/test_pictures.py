@@ -13,7 +13,7 @@ from histfl.runs import pictures as module
 from histfl.runs.build import Experiment, build, load_ingredients
 from histfl.runs.execute import execute
 from histfl.runs.loading import load_config
-from histfl.runs.pictures import SHARED, label_picture, partition_picture
+from histfl.runs.pictures import NOBODY, SHARED, label_picture, partition_picture
 from histfl.runs.schema import Pictures
 from histfl.runs.store import RunFolder
 from histfl.training import hist
@@ -26,7 +26,16 @@ def experiment(*settings: str) -> Experiment:
     return build(config, load_ingredients(config), device="cpu")
 
 
-@pytest.mark.parametrize("settings", [(), ("method.name=overlap",), ("method.name=hfedavg",)])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        (),
+        ("method.name=overlap",),
+        ("method.name=hfedavg",),
+        ("method.name=rolling", "method.roll=3", "method.sizes=[0.5,0.25,0.25,0.1]"),
+        ("method.name=nested",),
+    ],
+)
 def test_the_partition_drawn_is_the_one_trained(settings: tuple[str, ...], tmp_path: Path) -> None:
     made = experiment(*settings)
     start = {name: tensor.detach().clone() for name, tensor in made.model.named_parameters()}
@@ -39,7 +48,8 @@ def test_the_partition_drawn_is_the_one_trained(settings: tuple[str, ...], tmp_p
     for index, layer in enumerate(kept["partition"]["layers"]):
         for unit, owner in enumerate(layer["owner"]):
             holders = [cell for cell, sub in enumerate(last.submodels) if unit in sub.kept[index].tolist()]
-            assert holders == ([0, 1, 2, 3] if owner == SHARED else [owner])
+            assert len(holders) > 1 if owner == SHARED else holders == ([] if owner == NOBODY else [owner])
+        assert layer["held"] == [len(submodel.kept[index]) for submodel in last.submodels]
 
 
 def test_the_label_mix_drawn_is_the_splits() -> None:
@@ -57,6 +67,7 @@ def test_large_pictures_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     made = experiment()
     (layer,) = partition_picture(made, {"round": 1, "units": [[4]] * 4})["layers"]
     assert (layer["units"], len(layer["owner"])) == (16, 5)
+    assert sum(layer["held"]) == 5 - sum(owner > 1 for owner in layer["owner"])  # of the first two cells
     labels = label_picture(made)
     assert labels["shown_clients"] == [0, 3, 7]
     assert np.array(labels["client_counts"]).shape == (3, 4)

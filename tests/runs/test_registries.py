@@ -92,7 +92,7 @@ def test_a_report_compares_with_every_registered_baseline(
             "method",
             "name",
             "hust",
-            "method.name = 'hust': Input should be 'hist', 'hfedavg', 'ist' or 'overlap'",
+            "method.name = 'hust': Input should be 'hist', 'hfedavg', 'ist', 'overlap', 'rolling' or 'nested'",
         ),
         ("method", "name", 5, "method.name = 5: Input should be 'hist'"),
         ("method", "sizes", "best", "'uniform', 'optimised' or 'proportional' or Input should be a list"),

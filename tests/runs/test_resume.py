@@ -26,7 +26,10 @@ LONG = [*SMALL, "--set", "training.rounds=12"]
 SAME = ("rounds.jsonl", "model.safetensors", "config.toml")
 OPTIONS = {
     "hist": [],
-    "aircomp": ["--set", "uplink.name=aircomp", "--set", "network.dropout=0.3"],
+    "aircomp": [
+        *("--set", "uplink.name=aircomp", "--set", "network.dropout=0.3"),
+        *("--set", "method.name=rolling", "--set", "method.scale=0.5"),
+    ],
     "sampled": [
         "--set",
         "network.participants=1",
@@ -41,7 +44,7 @@ OPTIONS = {
 
 
 def start(out: Path, *arguments: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "histfl.cli", "run", *LONG, *arguments, "--out", str(out)]
+    command = [sys.executable, "-m", "histfl", "run", *LONG, *arguments, "--out", str(out)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
         command,
@@ -112,14 +115,18 @@ def test_ended_at_any_write_and_resumed(
     assert moment > 2 * 2 + 3  # a record and a checkpoint a round, model, summary and configuration
 
 
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_says_how_to_go_on(tmp_path: Path, stop: signal.Signals) -> None:
-    process = start(tmp_path / "run", "--set", "training.rounds=100000")  # more than it will get to
+@pytest.mark.parametrize(
+    ("stop", "engine"), [(signal.SIGINT, "auto"), (signal.SIGTERM, "auto"), (signal.SIGTERM, "ray")]
+)
+def test_an_interrupted_run_says_how_to_go_on(tmp_path: Path, stop: signal.Signals, engine: str) -> None:
+    more = ("--set", "training.rounds=100000")  # than it will get to
+    process = start(tmp_path / "run", *more, "--engine", engine)
     wait_for_rounds(tmp_path / "run", 2, process)
     process.send_signal(stop)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in err
+    assert "SIGTERM" not in err  # Ray's word for it
     assert "--resume" in err.splitlines()[-1]
     assert not (tmp_path / "run" / "summary.json").exists()
 
@@ -271,6 +278,10 @@ def test_nothing_to_resume_is_said(histfl_command: Command, tmp_path: Path) -> N
     again = histfl_command("run", *SMALL, "--out", tmp_path / "new", "--resume", "--json")
     assert "--resume" not in again.err
     assert again.json["rounds"] == answer.json["rounds"]
+    (tmp_path / "new" / "checkpoint.safetensors").unlink()
+    lost = histfl_command("run", *SMALL, "--out", tmp_path / "new", "--resume")
+    assert lost.code == 2
+    assert "the run begins with round 1" not in lost.err  # it does not: there are rounds
 
 
 def test_two_processes_do_not_share_a_folder(histfl_command: Command, tmp_path: Path) -> None:

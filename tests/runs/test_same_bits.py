@@ -15,11 +15,13 @@ from commands import SMALL, Answer
 from torch import nn
 
 from histfl.data.dataset import TensorData
-from histfl.runs.build import Ingredients, build, build_network, prepare
+from histfl.runs.build import Ingredients, build, prepare
 from histfl.runs.config import Config
 from histfl.runs.execute import execute
 from histfl.runs.loading import load_config
-from histfl.training.objective import classification, evaluate
+from histfl.runs.named import build_network
+from histfl.training.evaluation import evaluate
+from histfl.training.objectives import classification
 
 SETTINGS = [setting for setting in SMALL if "=" in setting]
 SAME = ("rounds.jsonl", "model.safetensors", "config.toml")
@@ -98,7 +100,7 @@ def test_threads_folder_locale_and_hash_seed_change_no_file(
 ) -> None:
     options = ["--set", "theory.every=2", "--set", "network.clients=4"]
     assert histfl_command("run", *SMALL, *options, "--out", tmp_path / "here").code == 0
-    command = [sys.executable, "-m", "histfl.cli", "run", *SMALL, *options, "--out", "deep/er one"]
+    command = [sys.executable, "-m", "histfl", "run", *SMALL, *options, "--out", "deep/er one"]
     environment = {"OMP_NUM_THREADS": "2", "PYTHONHASHSEED": "7", "LC_ALL": "tr_TR.UTF-8", "TZ": "Asia/Tokyo"}
     subprocess.run(command, env=os.environ | environment, cwd=tmp_path, check=True, capture_output=True)
     for name in SAME:

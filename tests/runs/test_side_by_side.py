@@ -125,7 +125,7 @@ def alive(process: int) -> bool:
 @pytest.mark.exhaustive  # three processes start anew
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_processes_side_by_side_end_with_their_parent(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "histfl.cli", "reproduce", "fig7", "--quick", "--parallel", "2"]
+    command = [sys.executable, "-m", "histfl", "reproduce", "fig7", "--quick", "--parallel", "2"]
     with subprocess.Popen(
         [*command, "--device", "cpu", "--out", tmp_path], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as parent:

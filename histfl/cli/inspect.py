@@ -1,4 +1,4 @@
-"""The commands that look: plan, bound, report, doctor."""
+"""The commands that train nothing: plan, bound, report, doctor."""
 
 from __future__ import annotations
 
@@ -117,9 +117,8 @@ def report(
     page = out or (folders[0] if len(folders) == 1 else Path()) / "report.html"
     write_report(page, f"histfl: {Path(os.path.realpath(page.parent)).name}", gathered)
     if not gathered.runs:
-        raise UsageError(
-            f"no run can be shown, for example {': '.join(gathered.broken[0])}; {page} names all"
-        )
+        others = "" if len(gathered.broken) == 1 else f"; {page} names all {len(gathered.broken)}"
+        raise UsageError(f"no run can be shown: {': '.join(gathered.broken[0])}{others}")
     written = [] if figures is None else write_figures(figures, gathered)
     about = {
         "report": str(page),

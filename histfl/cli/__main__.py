@@ -1,5 +1,0 @@
-"""`python -m histfl.cli`."""
-
-from histfl.cli import main
-
-main()
