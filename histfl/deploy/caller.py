@@ -56,7 +56,7 @@ class Caller:
                 self._say(f"{self.parent.name} is there, and not ready yet")
                 said = True
             time.sleep(0.5)
-        message = Message.of(welcome)
+        message = _unless_over(welcome)
         timeout_s = message.about.get("timeout_s")
         if not isinstance(timeout_s, int | float):
             raise BadMessage(
@@ -68,12 +68,7 @@ class Caller:
     def next_work(self, about: Mapping[str, Any]) -> Message | None:
         """Work, if there is any by now; `about` is what this machine says of itself."""
         found = self._call("next", Message(about).to_bytes())
-        if found is None:
-            return None
-        message = Message.of(found)
-        if message.about.get("over"):
-            raise Over
-        return message
+        return None if found is None else _unless_over(found)
 
     def answer(self, message: Message) -> bool:
         """Send an answer; whether the parent took it."""
@@ -188,3 +183,10 @@ class Caller:
                 "kit of its network, and check its date"
             )
         return None
+
+
+def _unless_over(data: bytes) -> Message:
+    message = Message.of(data)
+    if message.about.get("over"):
+        raise Over
+    return message

@@ -30,6 +30,7 @@ MOST_TAKES = 20  # of the same work, by a child that is lost or started again be
 SAY_AFTER_S = 60.0  # who keeps a round waiting, and after twice as long again, and so on
 TELL_AGAIN_S = 60.0  # about one and the same refusal
 MOST_TOLD = 20  # refusals of one caller in that time
+OVER = Message({"over": True}).to_bytes()
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class _Child:
     worked: bool = False
     found: Answer | Missed | None = None
     late: bool = False  # still at work on what is not waited for any more
-    over: bool = False  # it knows that all is over
+    over: bool = False  # it was told that all is over
 
 
 class Dispatcher:
@@ -197,13 +198,14 @@ class Dispatcher:
         return time.monotonic() - child.heard_at <= self.timeout_s
 
     def end(self, patience_s: float = 2 * POLL_S) -> None:
-        """Tell all who are there that it is over."""
+        """Tell all who are there that it is over; where nobody was welcome yet, all who call."""
         with self._changed:
             self.over = True
             self._changed.notify_all()
             until = time.monotonic() + patience_s
             while time.monotonic() < until and any(
-                self._is_heard(child) and child.about is not None and not child.over
+                not child.over
+                and (self._welcome is None or (self._is_heard(child) and child.about is not None))
                 for child in self._children.values()
             ):
                 self._changed.wait(0.1)
@@ -213,13 +215,22 @@ class Dispatcher:
     def heard(self, name: str) -> None:
         self._children[name].heard_at = time.monotonic()
 
-    def join(self, name: str) -> Message | None:
+    def gave(self, name: str, message: bytes) -> None:
+        """Only what was written was told: once all were, the connections are cut."""
+        if message is OVER:
+            with self._changed:
+                self._children[name].over = True
+                self._changed.notify_all()
+
+    def join(self, name: str) -> bytes | None:
         with self._changed:
             if self._welcome is None:
-                return None
+                return OVER if self.over else None
             self._children[name].about = {}
             self._changed.notify_all()
-            return Message({**self._welcome.about, "session": self.session}, self._welcome.tensors)
+            return Message(
+                {**self._welcome.about, "session": self.session}, self._welcome.tensors
+            ).to_bytes()
 
     def next_work(self, name: str, session: str, about: Mapping[str, Any]) -> bytes | None:
         """The child's work, after some waiting None where there is none; a KeyError where it has to join anew, a
@@ -234,12 +245,10 @@ class Dispatcher:
                 child.about = about
                 self._changed.notify_all()
             while True:
+                if self.over:
+                    return OVER
                 if session != self.session or child.about is None:
                     raise KeyError(session)
-                if self.over:
-                    child.over = True
-                    self._changed.notify_all()
-                    return Message({"over": True}).to_bytes()
                 if child.work is not None and child.found is None:
                     child.takes += 1
                     if child.takes > MOST_TAKES:

@@ -45,12 +45,16 @@ class Receiver(Protocol):
         """For the log."""
         ...
 
-    def join(self, name: str) -> Message | None:
+    def join(self, name: str) -> bytes | None:
         """What there is to join, if there is anything yet."""
         ...
 
     def next_work(self, name: str, session: str, about: Mapping[str, Any]) -> bytes | None:
         """The child's work, after some waiting None where there is none; a KeyError where it has to join anew."""
+        ...
+
+    def gave(self, name: str, message: bytes) -> None:
+        """What `join` or `next_work` had for that child is written."""
         ...
 
     def take(self, name: str, data: bytes) -> None:
@@ -201,15 +205,14 @@ class _Handler(BaseHTTPRequestHandler):
         if verb == "alive":
             self._give(204)
         elif verb == "join":
-            welcome = dispatcher.join(name)
-            self._give(503) if welcome is None else self._give(200, welcome.to_bytes())
+            self._hand_over(dispatcher, name, dispatcher.join(name), nothing=503)
         elif verb == "next":
             try:
                 work = dispatcher.next_work(name, self.headers.get(SESSION, ""), Message.of(data).about)
             except KeyError:
                 self._say(409, "join anew")
                 return
-            self._give(204) if work is None else self._give(200, work)
+            self._hand_over(dispatcher, name, work, nothing=204)
         else:
             try:
                 dispatcher.take(name, data)
@@ -221,6 +224,13 @@ class _Handler(BaseHTTPRequestHandler):
                 self._say(410, "nobody waits for this answer any more")
                 return
             self._give(204)
+
+    def _hand_over(self, dispatcher: Receiver, name: str, message: bytes | None, *, nothing: int) -> None:
+        if message is None:
+            self._give(nothing)
+            return
+        self._give(200, message)
+        dispatcher.gave(name, message)
 
     def _read(self, length: int, dispatcher: Receiver, name: str) -> bytes:
         """The body; whoever is sending is there, however slow."""

@@ -9,12 +9,16 @@ from typing import Any
 import pytest
 from deployments import assert_same_model, deployed, provisioned, simulated, small
 
-from histfl.deploy import client, edge
+from histfl.cli import main
+from histfl.deploy import client, edge, server
 from histfl.deploy.caller import Caller, Over
+from histfl.deploy.cloud import OnMachines
+from histfl.deploy.dispatcher import OVER, Dispatcher
 from histfl.deploy.messages import Message
 from histfl.deploy.protocol import ClientRound, Terms
 from histfl.errors import DivergedError, UsageError
 from histfl.runs.build import prepare
+from histfl.runs.execute import execute
 from histfl.runs.schema import Measured
 from histfl.runs.store import RunFolder
 
@@ -308,10 +312,6 @@ def test_a_cloud_that_ended_goes_on(tmp_path: Path) -> None:
     config, folder = small("training.rounds=3"), tmp_path / "run"
     with deployed(config, tmp_path / "kits") as deployment:
         deployment.config = small("training.rounds=1")
-        from histfl.deploy.cloud import OnMachines
-        from histfl.deploy.dispatcher import Dispatcher
-        from histfl.runs.execute import execute
-
         with Dispatcher(
             deployment.kit("cloud"), timeout_s=5.0
         ) as dispatcher:  # it ends without a word to the others
@@ -321,6 +321,39 @@ def test_a_cloud_that_ended_goes_on(tmp_path: Path) -> None:
         run = deployment.run(folder=folder, resume=True)
     assert len(run.records) == 3
     assert_same_model(run, simulated(config))
+
+
+def test_the_last_word_is_written_before_connections_are_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine there may be a while between the two; who does not hear it would call for ever."""
+    give = server._Handler._give
+
+    def slowly(handler: server._Handler, code: int, data: bytes = b"") -> None:
+        if data == OVER:
+            time.sleep(0.5)
+        give(handler, code, data)
+
+    monkeypatch.setattr(server._Handler, "_give", slowly)
+    with deployed(small("training.rounds=1"), tmp_path) as deployment:
+        deployment.run()
+    assert "edge0: the cloud says that all is done" in deployment.said["edge0"]
+    assert deployment.said["c3"][-1] == "c3: all is done"
+
+
+def test_a_cloud_that_is_killed_before_its_last_word_says_it_when_it_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    with deployed(small("training.rounds=1"), tmp_path / "kits") as deployment:
+        with Dispatcher(deployment.kit("cloud"), timeout_s=5.0) as dispatcher:
+            machines = OnMachines(device="cpu", dispatcher=dispatcher, say=lambda _: None)
+            execute(machines.prepare(deployment.config), RunFolder(folder))
+        assert RunFolder(folder).summary_path.exists()
+        source = ["cloud", str(deployment.kits / "cloud"), str(folder / "config.toml")]
+        with pytest.raises(SystemExit) as ended:
+            main([*source, "--out", str(folder), "--resume"])
+        assert ended.value.code == 0, capsys.readouterr().err
 
 
 REFUSED = {

@@ -67,7 +67,7 @@ def test_a_test_set_of_ones_own_is_not_the_named_one(
     assert (summary["dataset"], summary["normalisation"]) == ("given", None)
     for thread in threads:
         thread.join(20)
-    with pytest.raises(SystemExit) as ended:  # it waits for nobody
+    with pytest.raises(SystemExit) as ended:  # it waits for nobody, but for those who may not know
         main(["cloud", command[0], str(folder / "config.toml"), "--out", str(folder), "--resume"])
     assert ended.value.code == 0
     assert "has all 1 rounds; ask for more with --set training.rounds" in capsys.readouterr().err
