@@ -175,7 +175,9 @@ def _be_cloud(
         warn(f"{kit.name}: listening on {dispatcher.place}")
         if resume and has_rounds(folder, config) and RunFolder(folder).summary_path.exists():
             warn(f"{folder} has all {config.training.rounds} rounds; ask for more with --set training.rounds")
-            dispatcher.end(LONGEST_WAIT_S + 1)  # who was not told before the cloud was killed calls again by then
+            dispatcher.end(
+                LONGEST_WAIT_S + 1
+            )  # who was not told before the cloud was killed calls again by then
             return RunFolder(folder).read_summary()
         execution = OnMachines(
             data_dir,

@@ -228,9 +228,7 @@ class Dispatcher:
                 return OVER if self.over else None
             self._children[name].about = {}
             self._changed.notify_all()
-            return Message(
-                {**self._welcome.about, "session": self.session}, self._welcome.tensors
-            ).to_bytes()
+            return Message({**self._welcome.about, "session": self.session}, self._welcome.tensors).to_bytes()
 
     def next_work(self, name: str, session: str, about: Mapping[str, Any]) -> bytes | None:
         """The child's work, after some waiting None where there is none; a KeyError where it has to join anew, a
