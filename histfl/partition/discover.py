@@ -27,6 +27,7 @@ IN, OUT, BOTH = "in", "out", "both"
 
 CONVOLUTIONS = (OPTYPE.CONV, OPTYPE.DEPTHWISE_CONV)
 MOST_VISITS = 500  # of a side; a layer whose outputs are split in many parts is reached once for each
+MOST_POSITIONS = 2**21  # of a side without parameters, such as a flattening's
 
 
 class Index(NamedTuple):
@@ -53,7 +54,8 @@ class Walk:
     """`labels` has position -> root output for every side reached; `lost` the nodes without a way on.
 
     Where torch-pruning's maps do not fit a layer, as with GRU, they lead round and round to ever higher positions:
-    a side that is reached with new ones too often is lost.
+    those beyond a layer's parameters are not passed on, and a side that is reached with new ones too often, or with
+    too many, is lost.
     """
 
     labels: dict[Side, dict[int, int]] = field(default_factory=dict)
@@ -88,10 +90,12 @@ class Walk:
                     fresh.append(index)
                 elif known != index.root_idx:
                     self.join(known, index.root_idx)
+            length = _length(side)
+            fresh = [index for index in fresh if length is None or 0 <= index.idx < length]
             if not fresh:
                 continue
             self._visits[side] += 1
-            if self._visits[side] > MOST_VISITS:
+            if self._visits[side] > MOST_VISITS or len(label) > MOST_POSITIONS:
                 self.lost.append(side.node)
             else:
                 stack.extend(self._across_blocks(side, fresh))
@@ -277,8 +281,16 @@ def _obstacle(side: Side, names: dict[int, str]) -> str:
 
 
 def _num_outputs(node: Any) -> int:
-    parameter, axis = _axes(side_of(node, OUT))[0]
-    return int(parameter.shape[axis])
+    length = _length(side_of(node, OUT))
+    assert length is not None
+    return length
+
+
+def _length(side: Side) -> int | None:
+    """How many positions a side has, where parameters lie along it."""
+    for parameter, axis in _axes(side):
+        return int(parameter.shape[axis])
+    return None
 
 
 def _name(node: Any, names: dict[int, str]) -> str:

@@ -44,10 +44,14 @@ class CutAxis:
         return torch.equal(self.unit, torch.arange(len(self.unit)))
 
     @cached_property
-    def positions_per_unit(self) -> Ints:
-        """How many positions each unit has, int [unit]."""
+    def num_positions(self) -> int:
+        """How many positions belong to units."""
+        return int((self.unit >= 0).sum())
+
+    def positions_per_unit(self, num_units: int) -> Ints:
+        """How many positions each of the group's units has, int [unit]; the last ones may have none."""
         units = self.unit.numpy()
-        return np.bincount(units[units >= 0]).astype(np.int64)
+        return np.bincount(units[units >= 0], minlength=num_units).astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +84,7 @@ class UnitGroup:
         for cut in self.axes:
             if cut.parameter in names:
                 shape = shapes[cut.parameter]
-                totals += cut.positions_per_unit * (prod(shape) // shape[cut.axis])
+                totals += cut.positions_per_unit(self.num_units) * (prod(shape) // shape[cut.axis])
         return totals
 
 
@@ -179,7 +183,7 @@ class Plan:
             size = np.full(len(counts), float(prod(shape)))
             for axis in axes_of.get(name, ()):
                 dropped = sum(
-                    (self.units[group] - counts[:, group]) * cut.positions_per_unit.mean()
+                    (self.units[group] - counts[:, group]) * (cut.num_positions / self.units[group])
                     for group, cut in self.cuts[name, axis]
                 )
                 size *= 1.0 - dropped / shape[axis]

@@ -13,7 +13,7 @@ from torch import nn
 from histfl.errors import PartitionError
 from histfl.partition import draw, even_counts, num_parameters, plan
 from histfl.partition.discover import discover
-from histfl.partition.plan import UnitGroup
+from histfl.partition.plan import CutAxis, UnitGroup
 
 
 def axes(group: UnitGroup) -> list[tuple[str, int]]:
@@ -223,3 +223,47 @@ class Recurrent(nn.Module):
 def test_a_gru_is_left_whole_and_what_follows_is_cut() -> None:
     planned = plan(Recurrent(), torch.randn(4, 5, 6))
     assert [group.name for group in planned.groups] == ["fc"]
+
+
+class HalfFollowed(nn.Module):
+    """The first units of a layer feed one layer more than the last ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.leave, self.more = nn.Linear(4, 10), nn.Linear(10, 3), nn.Linear(5, 3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden = torch.relu(self.enter(inputs))
+        found: torch.Tensor = self.leave(hidden) + self.more(hidden[:, :5])
+        return found
+
+
+def test_units_that_a_later_layer_lacks_are_no_error_of_ours() -> None:
+    with pytest.raises(PartitionError, match=r"enter: the cut layer does not run .* 'hfedavg'"):
+        plan(HalfFollowed(), torch.randn(4, 4))
+
+
+def test_units_of_different_sizes_are_counted_for_each() -> None:
+    group = UnitGroup(
+        "g", 4, (CutAxis("w", 0, torch.arange(4)), CutAxis("v", 1, torch.tensor([0, 0, 1, -1])))
+    )
+    assert group.unit_parameters({"w": (4, 2), "v": (5, 4)}, {"w", "v"}).tolist() == [12, 7, 2, 2]
+
+
+class PartlyFlattened(nn.Module):
+    """Some channels are flattened and the means of all stand beside them: torch-pruning's maps go round and round, each
+    time to four times as many positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.leave = nn.Conv1d(1, 6, 1), nn.Linear(6 + 3 * 4, 3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        channels = torch.relu(self.enter(inputs[:, None]))
+        found: torch.Tensor = self.leave(torch.cat([channels[:, :3].flatten(1), channels.mean(2)], 1))
+        return found
+
+
+def test_a_walk_without_an_end_is_left() -> None:
+    with pytest.raises(PartitionError, match="enter: its units could not be followed into enter"):
+        plan(PartlyFlattened(), torch.randn(4, 4))
