@@ -43,7 +43,7 @@ def plan(
     plot: Plot = None,
     as_json: Json = False,
 ) -> None:
-    """Submodel sizes and seconds a round on a network, uniform and optimised; no training."""
+    """Submodel sizes, and what a round takes on a network in seconds, megabytes and joules; no training."""
     from histfl.planning.request import PlanRequest, make_plan, parse_shape
     from histfl.planning.show import about_sentence, draw_plan, plan_tables, worth_sentences
 

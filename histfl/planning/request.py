@@ -11,7 +11,8 @@ from histfl.errors import UsageError, did_you_mean
 from histfl.factories import check_trust
 from histfl.models import MODELS
 from histfl.network import read_description
-from histfl.planning.network import NetworkPlan, check_size, cut_model, plan_network
+from histfl.planning.cut import cut_model
+from histfl.planning.network import NetworkPlan, check_size, plan_network
 from histfl.runs.config import Config
 from histfl.runs.loading import apply_settings, load_config, preset_names
 from histfl.settings import checked, read_toml

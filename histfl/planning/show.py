@@ -32,10 +32,11 @@ NAMES = {BASELINE: METHODS[BASELINE].title, "uniform": "uniform", "optimised": "
 
 
 def plan_tables(planning: Planning) -> list[Table]:
-    """The cells, the seconds a round, and those along the varied setting."""
+    """The cells, what a round takes, and its seconds along the varied setting."""
     plan = planning.plan
     tables = [_cells_table(plan)] if plan.cells else []
-    tables.append(_rounds_table(plan))
+    tables.append(_shown(rounds_table(plan), "seconds a round", words=1))
+    tables.append(_shown(costs_table(plan), "megabytes and joules a round", words=2))
     return [*tables, _variation_table(planning.variation)] if planning.variation else tables
 
 
@@ -135,18 +136,35 @@ def rounds_table(plan: NetworkPlan) -> ShownTable:
         full, equal, best = seconds = [plan.seconds_per_round[f"{uplink}.{arm}"] for arm in ARMS]
         saved = None if best is None or equal is None else 1 - best / equal
         faster = None if best is None or full is None else full / best
-        cells = [Cell(name, name), *(Cell(_seconds(value), value) for value in seconds)]
+        cells = [Cell(name, name), *(Cell(_number(value), value) for value in seconds)]
         cells.append(Cell("-" if saved is None else f"{saved:.1%}", saved))
         cells.append(Cell("-" if faster is None else f"{faster:.2f}", faster))
         rows.append(tuple(cells))
     return ShownTable(tuple(Column(heading, heading) for heading in headings), tuple(rows))
 
 
-def _rounds_table(plan: NetworkPlan) -> Table:
-    shown = rounds_table(plan)
-    table = Table(box=None, title="seconds a round")
+def costs_table(plan: NetworkPlan) -> ShownTable:
+    """Megabytes and joules a round by uplink and choice of sizes."""
+    kinds = {
+        "MB a client": plan.megabytes_per_client,
+        "MB edges to cloud": plan.edge_cloud_megabytes,
+        "joules": plan.energy_joules,
+    }
+    rows = []
+    for uplink, name in plan.links.items():
+        for arm in ARMS:
+            numbers = [each[f"{uplink}.{arm}"] for each in kinds.values()]
+            cells = [Cell(_number(value), value) for value in numbers]
+            rows.append((Cell(name, name), Cell(NAMES[arm], NAMES[arm]), *cells))
+    headings = ("uplink", "sizes", *kinds)
+    return ShownTable(tuple(Column(heading, heading) for heading in headings), tuple(rows))
+
+
+def _shown(shown: ShownTable, title: str, *, words: int) -> Table:
+    """On a terminal, its first columns being `words`."""
+    table = Table(box=None, title=title)
     for place, column in enumerate(shown.columns):
-        table.add_column(column.title, justify="right" if place else "left")
+        table.add_column(column.title, justify="left" if place < words else "right")
     for row in shown.rows:
         table.add_row(*(cell.text for cell in row))
     return table
@@ -159,11 +177,11 @@ def _variation_table(variation: Variation) -> Table:
         for arm in ARMS:
             table.add_column(f"{uplink}\n{NAMES[arm]}", justify="right")
     for value, plan in zip(variation.values, variation.plans, strict=True):
-        table.add_row(value, *map(_seconds, plan.seconds_per_round.values()))
+        table.add_row(value, *map(_number, plan.seconds_per_round.values()))
     return table
 
 
-def _seconds(value: float | None) -> str:
+def _number(value: float | None) -> str:
     return "-" if value is None else significant(value, 4)
 
 
@@ -173,7 +191,7 @@ def answer_sentence(plan: NetworkPlan) -> str:
         return f"Not feasible: {plan.obstacle}"
     uplink, name = next((key, name) for key, name in plan.links.items() if name == plan.uplink)
     full, equal, best = (plan.seconds_per_round[f"{uplink}.{arm}"] for arm in ARMS)
-    words = [f"With optimised sizes a round takes {_seconds(best)} s over {name}"]
+    words = [f"With optimised sizes a round takes {_number(best)} s over {name}"]
     if best is not None and equal is not None:
         words.append(f"{1 - best / equal:.1%} less than with uniform sizes")
     if best is not None and full is not None:
@@ -189,6 +207,7 @@ def draw_plan(planning: Planning, path: Path) -> None:
         f"<p>{escape(about_sentence(plan))}</p><p>{escape(capitalised(plan.computing['computing']))}.</p>"
         + (plots_html(plots, "plan") if plots else "")
         + table_html(rounds_table(plan), "Seconds a round.", "rounds")
+        + table_html(costs_table(plan), "Megabytes and joules a round.", "costs")
         + sentences_html(worth_sentences(planning))
     )
     title = f"{plan.cut.name} on {plan.num_cells} cells, {plan.clients_per_cell.sum()} clients"

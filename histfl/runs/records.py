@@ -10,9 +10,11 @@ from typing import Any
 
 import torch
 
+from histfl.arrays import Floats, Ints
 from histfl.runs.config import Config
 from histfl.runs.schema import Round, written
 from histfl.training import Hist, RoundOutcome
+from histfl.training.codecs import Encoding
 from histfl.training.evaluation import Evaluation
 from histfl.training.objective import Objective
 
@@ -29,16 +31,11 @@ TOTALS = (
 
 def round_record(run: Hist, outcome: RoundOutcome, evaluation: Evaluation, previous: Record | None) -> Record:
     """One line of rounds.jsonl."""
-    updates = [float(bits) / 8 for bits in outcome.bits]
-    submodels = [int(size) * run.encoding.plain / 8 for size in outcome.parameters]
     sent = [schedule.transmissions for schedule in outcome.schedules]
     losses = [result.loss for result in outcome.results if result.loss is not None]
     cost, cells = outcome.cost, [schedule.cell for schedule in outcome.schedules]
     spent = {
-        "megabytes_per_client": sum(b * n for b, n in zip(updates, sent, strict=True))
-        / run.network.num_clients
-        / MEGABYTE,
-        "edge_cloud_megabytes": sum(submodels) / MEGABYTE,  # a mean is sent as it is
+        **megabytes_sent(run.encoding, run.network.num_clients, sent, outcome.parameters, outcome.bits),
         "simulated_seconds": cost.seconds,
         "energy_joules": cost.energy_joules,
         "client_steps": sum(result.client_steps for result in outcome.results),
@@ -78,6 +75,25 @@ def round_record(run: Hist, outcome: RoundOutcome, evaluation: Evaluation, previ
         **({"measured": measured} if measured else {}),
     }
     return written(Round, values)
+
+
+def megabytes_sent(
+    encoding: Encoding, num_clients: int, transmissions: Sequence[int], parameters: Ints, bits: Floats
+) -> dict[str, float]:
+    """Of a global round, in 2^20 bytes: what a client sends its edge, the mean over all clients of the network, and
+    what the edges send the cloud.
+
+    A cell's submodel has `parameters` numbers, and its clients send updates of `bits` so many times: `transmissions`;
+    all are [cell].
+    """
+    updates = [float(each) / 8 for each in bits]
+    submodels = [int(size) * encoding.plain / 8 for size in parameters]  # a mean is sent as it is
+    return {
+        "megabytes_per_client": sum(b * n for b, n in zip(updates, transmissions, strict=True))
+        / num_clients
+        / MEGABYTE,
+        "edge_cloud_megabytes": sum(submodels) / MEGABYTE,
+    }
 
 
 def _measured(outcome: RoundOutcome) -> Record:

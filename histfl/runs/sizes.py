@@ -66,10 +66,14 @@ def coded(encoding: Encoding, plan: Plan, counts: Ints) -> Floats:
     """What the updates of cells with counts[cell, group] units take, in bits of as many average numbers, [cell]."""
     if not plan.groups:
         return np.ones(len(counts))
+    return encoding.coded(plan.sizes(counts), update_bits(encoding, plan, counts))
+
+
+def update_bits(encoding: Encoding, plan: Plan, counts: Ints) -> Floats:
+    """What one update of a client takes in cells with counts[cell, group] units of one group at least, [cell]."""
     unlike, place = np.unique(counts, axis=0, return_inverse=True)
-    sizes = plan.tensor_sizes_at(unlike)
-    bits = np.array([encoding.bits(each) for each in sizes.tolist()])
-    return np.asarray((bits / (sizes.sum(axis=1) * encoding.bits_per_parameter))[place.reshape(-1)])
+    bits = np.array([encoding.bits(sizes) for sizes in plan.tensor_sizes_at(unlike).tolist()])
+    return np.asarray(bits[place.reshape(-1)])
 
 
 def _counts(settings: MethodSettings, plan: Plan, num_active: int, dealer: Dealer) -> _Counts:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from histfl import arguments
-from histfl.arrays import Ints
+from histfl.arrays import Floats, Ints
 from histfl.devices import moved
 from histfl.errors import UsageError
 from histfl.partition import State
@@ -311,6 +311,10 @@ class Encoding:
     def bits_per_parameter(self) -> float:
         """The mean over an update of the whole model, by which submodels are sized."""
         return self.bits(self.sizes) / sum(self.sizes)
+
+    def coded(self, parameters: Ints, bits: Floats) -> Floats:
+        """`bits` of updates of so many `parameters`, in those that as many average ones take; same shape."""
+        return bits / (parameters * self.bits_per_parameter)
 
 
 CODECS: dict[str, Callable[..., Codec]] = {

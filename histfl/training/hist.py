@@ -182,7 +182,7 @@ def hist(
         carried = carried.after(memory, zip(cells, submodels, kept, strict=True), state)
         sizes = [tensor_sizes(submodel) for submodel in submodels]
         parameters, bits = np.array([*map(sum, sizes)]), np.array([*map(run.encoding.bits, sizes)])
-        coded = bits / (parameters * run.encoding.bits_per_parameter)
+        coded = run.encoding.coded(parameters, bits)
         cost = run.clock.cost(network, schedules, links, parameters, coded=coded)
         ends = tuple(replace(result, state={}) for result in results)
         yield RoundOutcome(t, state, choice, parameters, bits, submodels, schedules, ends, cost, carried)

@@ -209,6 +209,25 @@ class Clock:
         latency = self.uplink.latency(network, sent, links)
         return _cost(network, sent, parameters, self.computing, latency, coded)
 
+    def joules(
+        self,
+        network: Network,
+        schedules: Sequence[CellSchedule],
+        links: Sequence[CellLink],
+        parameters: Ints,
+        coded: Floats,
+    ) -> Floats:
+        """[choice], those of the rounds that `cost` knows, for some choices of submodels [choice, cell]: who waits for
+        whom is not asked, which takes longest."""
+        sent = Transmissions.of(network, schedules)
+        latency, computing = self.uplink.latency(network, sent, links), self.computing
+        found = []
+        for sizes, bits in zip(parameters, coded, strict=True):
+            trained = sizes[sent.place]
+            on_air = latency.seconds(trained, coded=bits[sent.place]) * latency.on_air
+            found.append(_joules(network, sent, computing, computing.cycles(trained), on_air))
+        return np.array(found)
+
     def foretold(
         self,
         cost: AnyCost,
@@ -281,24 +300,30 @@ def round_cost(
     follow each other, and the cloud waits for the slowest cell.
     """
     cycles = computing.cycles(parameters[sent.place])
-    cpu_hz = network.cpu_hz[sent.client]
-    working = compute_seconds(cycles, cpu_hz)
+    working = compute_seconds(cycles, network.cpu_hz[sent.client])
     total = working + uplink_seconds
     # The slowest transmission of each slot: the last one after sorting by (slot, seconds).
     order = np.lexsort((total, sent.slot))
     slowest = order[np.flatnonzero(np.diff(sent.slot[order], append=-1))]
     cell_seconds = np.bincount(sent.place[slowest], total[slowest], len(parameters)).astype(np.float64)
     waited_for = slowest[sent.place[slowest] == cell_seconds.argmax()]
-    energy = energy_joules(
-        cycles,
-        cpu_hz,
-        transmit_power_w=network.transmit_power_w[sent.client],
-        transmit_seconds=uplink_seconds * on_air,
-        switched_capacitance=computing.energy_coefficient,
-    )
     return RoundCost(
         cell_seconds=cell_seconds,
         compute_seconds=float(working[waited_for].sum()),
         uplink_seconds=float(uplink_seconds[waited_for].sum()),
-        energy_joules=float(energy.sum()),
+        energy_joules=_joules(network, sent, computing, cycles, uplink_seconds * on_air),
     )
+
+
+def _joules(
+    network: Network, sent: Transmissions, computing: Computing, cycles: Floats, transmit_seconds: Floats
+) -> float:
+    """Of all clients together in a global round, by what computing and sending take them, both [transmission]."""
+    energy = energy_joules(
+        cycles,
+        network.cpu_hz[sent.client],
+        transmit_power_w=network.transmit_power_w[sent.client],
+        transmit_seconds=transmit_seconds,
+        switched_capacitance=computing.energy_coefficient,
+    )
+    return float(energy.sum())

@@ -17,7 +17,8 @@ from torch import nn
 
 from histfl.cli import main
 from histfl.errors import UsageError
-from histfl.planning.network import CutModel, cut_model, plan_network
+from histfl.planning.cut import CutModel, cut_model
+from histfl.planning.network import SPENT, plan_network
 from histfl.planning.request import Planning, PlanRequest, make_plan
 from histfl.planning.show import draw_plan, groups_by_speed, plan_tables, worth_sentences
 from histfl.runs.build import prepare
@@ -380,8 +381,9 @@ def test_a_plan_with_counted_operations_foretells_the_run(
     settings += ["training.rounds=2", "training.batch_size=4", f"codec.name={codec}"]
     planned = make_plan(PlanRequest("quickstart", settings=tuple(settings), draws=2)).plan
     run = execute(prepare(load_config("quickstart", settings), device="cpu"))
-    mean = run.summary["simulated_seconds"] / 2
-    assert planned.seconds_per_round[f"oma.{sizes}"] == pytest.approx(mean, rel=1e-12)
+    for name in SPENT:
+        mean = run.summary["simulated_seconds" if name == "seconds_per_round" else name] / 2
+        assert getattr(planned, name)[f"oma.{sizes}"] == pytest.approx(mean, rel=1e-12)
     for record in run.records:
         assert record["latency"]["predicted_seconds"] == pytest.approx(
             record["latency"]["seconds"], rel=1e-12

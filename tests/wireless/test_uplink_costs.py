@@ -88,6 +88,10 @@ def test_a_cell_waits_for_its_slowest_client_and_the_round_for_its_slowest_cell(
     assert found.compute_seconds == pytest.approx(computing[slowest], rel=1e-10)
     assert found.uplink_seconds == pytest.approx(sending[slowest], rel=1e-10)
     assert found.energy_joules == pytest.approx(joules, rel=1e-10)
+    choices = np.stack([parameters, parameters // 2])
+    both = Clock(COMPUTING, radio).joules(network, plans, links, choices, np.ones(choices.shape))
+    assert both[0] == found.energy_joules
+    assert both[1] == Clock(COMPUTING, radio).cost(network, plans, links, parameters // 2).energy_joules
 
 
 @pytest.mark.parametrize("name", NAMES)
