@@ -146,7 +146,8 @@ class Config(Settings):
         return str(getattr(getattr(self, section), setting))
 
     def identity(self) -> dict[str, dict[str, Any]]:
-        """The settings that decide a round's numbers: all but when to end and which targets to report."""
+        """The settings that decide a round's numbers: all but when to end, which targets to report and what metrics are
+        called."""
         return without(self.model_dump(mode="json", exclude_none=True), REPORTING)
 
     def fingerprint(self) -> str:
@@ -173,7 +174,10 @@ class Config(Settings):
 FIRST_DEFAULTS = {("network", "cycles_per_step"): CYCLES_PER_STEP}
 """Defaults, by section and key, that were others before."""
 
-REPORTING = tuple(("training", key) for key in ("rounds", "targets", "stop_at_targets", "patience"))
+REPORTING = (
+    *(("training", key) for key in ("rounds", "targets", "stop_at_targets", "patience")),
+    ("objective", "titles"),
+)
 
 
 def without(

@@ -15,7 +15,7 @@ from histfl.settings import GIVEN
 from histfl.training.corrections import CORRECTIONS, MakeCorrection, check_correction
 from histfl.training.dealers import Method
 from histfl.training.methods import METHODS
-from histfl.training.metrics import METRICS, FunctionMetric, Metric, bounds_of
+from histfl.training.metrics import LONGEST_TITLE, METRICS, FunctionMetric, Metric, bounds_of, is_title
 from histfl.training.objective import LOSS, Objective
 from histfl.training.optimisers import OPTIMISERS, SHARED, Optimiser, check_optimiser
 from histfl.training.schedules import SCHEDULES, Schedule, check_schedule
@@ -189,6 +189,11 @@ def given_objective(objective: Any, metrics: Any, goal: object) -> tuple[dict[st
         told = [name for name in objects if name not in known and objects[name].higher_is_better == higher]
         if told:
             table[key] = told
+    titles = {
+        name: metric.title for name, metric in objects.items() if name not in known and metric.title != name
+    }
+    if titles:
+        table["titles"] = titles
     return table, Given(own, {name: metric for name, metric in objects.items() if name not in known})
 
 
@@ -233,6 +238,11 @@ def _metric(name: object, given: Any, goal: object = None) -> Metric | FunctionM
                     f"the metric {name!r} has {part} = {shown(found)}; an object needs sums, value, title (a text), "
                     "higher_is_better and is_share (True or False)"
                 )
+        if not is_title(given.title):
+            raise UsageError(
+                f"the metric {name!r} has title = {shown(given.title)}; give a few words in one line, of at most "
+                f"{LONGEST_TITLE} letters"
+            )
         try:
             lowest, highest = bounds_of(given)
         except Exception:  # a user's object may fail in any way

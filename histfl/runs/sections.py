@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Annotated, Any, Literal, NoReturn
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from histfl.errors import UsageError, did_you_mean
+from histfl.errors import UsageError, did_you_mean, shown
 from histfl.settings import (
     GIVEN,
     SMALLEST,
@@ -25,7 +25,7 @@ from histfl.settings import (
 )
 from histfl.training.cloud import CLOUD_STEPS, CloudStep
 from histfl.training.codecs import CODECS, Codec
-from histfl.training.metrics import METRICS, FunctionMetric
+from histfl.training.metrics import METRICS, FunctionMetric, is_title
 from histfl.training.objective import LOSS, Objective
 from histfl.training.objectives import OBJECTIVES
 from histfl.training.privacy import Privacy
@@ -120,6 +120,17 @@ class ObjectiveSettings(Named):
     minimised: tuple[str, ...] = Field(
         default=(), description="metrics given in Python of which the lowest value is best"
     )
+    titles: dict[str, str] = Field(
+        default={}, description="of metrics given in Python: what they are called, where that is not their name"
+    )
+
+    @field_validator("titles")
+    @classmethod
+    def _in_words(cls, titles: dict[str, str]) -> dict[str, str]:
+        for name, title in titles.items():
+            if not is_title(title):
+                raise ValueError(f"{shown(name)} = {shown(title)}: a title is a few words in one line")
+        return titles
 
     @property
     def given(self) -> str:
@@ -136,7 +147,7 @@ class ObjectiveSettings(Named):
             objective = made("objective", OBJECTIVES, self.name, self.options)
         further = {name: METRICS[name]() for name in self.metrics if name not in objective.metrics}
         told = {
-            name: FunctionMetric(name, _not_here, higher)
+            name: FunctionMetric(self.titles.get(name, name), _not_here, higher)
             for names, higher in ((self.maximised, True), (self.minimised, False))
             for name in names
         }
