@@ -121,7 +121,8 @@ class ObjectiveSettings(Named):
         default=(), description="metrics given in Python of which the lowest value is best"
     )
     titles: dict[str, str] = Field(
-        default={}, description="of metrics given in Python: what they are called, where that is not their name"
+        default={},
+        description="of metrics given in Python: what they are called, where that is not their name",
     )
 
     @field_validator("titles")
@@ -169,9 +170,9 @@ def _not_here(outputs: Any, targets: Any) -> NoReturn:
 class UplinkSettings(Extensible):
     """The uplink: the radio from the clients to their edge."""
 
-    name: Annotated[str, OneOf(UPLINKS)] = Field(
+    name: Annotated[str, OneOf(UPLINKS, also=(GIVEN,))] = Field(
         default=next(iter(UPLINKS)),
-        description="shared by frequency, by time, over the air, or free and instant",
+        description="shared by frequency, by time, over the air, or free and instant; or `given` in Python",
     )
     bandwidth_hz: Positive = Field(default=DEFAULT_BANDWIDTH_HZ, description="of a cell")
     antennas: Annotated[int, Field(strict=True, ge=1, le=10_000)] = Field(
@@ -181,8 +182,9 @@ class UplinkSettings(Extensible):
         default=None,
         description="in megabytes, and in seconds over fdma and tdma (unset: as the model's numbers have, 32 for float32)",
     )
-    channel: Annotated[str, OneOf(CHANNELS)] | str = Field(
-        default="rayleigh", description="how channels are drawn, or `package.module:factory` of your own"
+    channel: Annotated[str, OneOf(CHANNELS, also=(GIVEN,))] | str = Field(
+        default="rayleigh",
+        description="how channels are drawn, `given` in Python, or `package.module:factory` of your own",
     )
     k_factor_db: Decibels = Field(default=6.0, description="of the rician channel")
     double_count_clients: Switch = Field(
