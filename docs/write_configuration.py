@@ -181,6 +181,8 @@ def _kind(annotation: Any, metadata: Any = ()) -> str:
         return names
     if origin is Literal:
         return ", ".join(f"`{choice}`" for choice in arguments)
+    if origin is dict:
+        return f"table of: {_kind(arguments[1])}"
     if origin is tuple:
         return f"list of: {_kind(arguments[0])}"
     return {str: "text", bool: "`true`, `false`", int: "whole number", float: "number"}[annotation] + _bounds(
@@ -214,6 +216,8 @@ def _default(value: Any) -> str:
 def _toml(value: Any) -> str:
     if isinstance(value, tuple):
         return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key} = {_toml(each)}' for key, each in value.items())}}}"
     if isinstance(value, str):
         return f'"{value}"'
     return str(value).lower() if isinstance(value, bool) else f"{value:g}"

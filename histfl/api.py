@@ -33,8 +33,10 @@ from histfl.runs.given import (
     given_objective,
     given_optimiser,
     given_schedule,
-    named,
+    given_sizes,
+    given_uplink,
     named_or_own,
+    plain,
     table_of,
 )
 from histfl.runs.plain_sections import DataSettings, MethodSettings, NetworkSettings, TrainingSettings
@@ -57,6 +59,7 @@ from histfl.training.objective import Loss, Objective
 from histfl.training.optimisers import Optimiser
 from histfl.training.schedules import Schedule
 from histfl.watching import OnRound, asked, watched
+from histfl.wireless.clock import Radio
 
 _log = logging.getLogger(__name__)
 # Where each further keyword of `train` belongs in the configuration.
@@ -144,7 +147,7 @@ def train(
     network: Network,
     split: str | Sequence[npt.ArrayLike] | None = None,
     method: str | Mapping[str, Any] | Method = DEFAULT_METHOD,
-    uplink: str | Mapping[str, Any] = "fdma",
+    uplink: str | Mapping[str, Any] | Radio = "fdma",
     codec: str | Mapping[str, Any] | Codec = "plain",
     cloud: str | Mapping[str, Any] | CloudStep = "replace",
     privacy: Mapping[str, Any] | None = None,
@@ -180,8 +183,10 @@ def train(
     known names.
 
     How. `method`, `uplink`, `optimiser`, `schedule`, `codec` and `cloud` are names or tables, and `privacy` is a table, of
-    what their sections have; all but the uplink may also be objects (`histfl.training.dealers`, `.optimisers`,
-    `.schedules`, `.codecs`, `.cloud`), and a `correction` is a name or a class like `histfl.training.corrections.Mtgc`.
+    what their sections have; all but the last may also be objects (`histfl.training.dealers`, `.optimisers`,
+    `.schedules`, `.codecs`, `.cloud`, `histfl.wireless.uplinks`), and a `correction` is a name or a class like
+    `histfl.training.corrections.Mtgc`. The `channel` in the uplink's table may be an object with `draw`
+    (`histfl.wireless.Channel`), and `sizes` a function from a `histfl.sizing.SizingProblem` to units [cell, layer].
     `engine` is a name, or an object such as `histfl.engines.RayEngine(cluster=Cluster(workers=4))`, which the run
     closes. Further keywords are keys of the configuration: rounds, edge_rounds, local_steps, batch_size,
     learning_rate, sizes, include, exclude, active_cells, participants, dropout, goal, patience, theory_every,
@@ -221,14 +226,15 @@ def train(
         "model": {"name": type(model).__name__},
         "data": {"name": "custom"},
         "network": {"cells": network.num_cells, "clients": network.num_clients, "profile": "given"},
-        "uplink": named("uplink", uplink),
     }
+    sections["uplink"], own_uplink, own_channel = given_uplink(uplink)
     if privacy is not None:
         sections["privacy"] = table_of("privacy", privacy)
     sections["codec"], own_codec = named_or_own("codec", codec, CODECS, check_codec)
     sections["cloud"], own_cloud = named_or_own("cloud", cloud, CLOUD_STEPS, check_cloud_step)
     sections["objective"], given = given_objective(objective, metrics, settings.get("goal"))
     sections["method"], own_method = given_method(method, settings)
+    sections["method"], own_sizes = given_sizes(sections["method"], settings)
     tables, own_optimiser = given_optimiser(optimiser, settings)
     sections |= tables
     of_schedule, own_schedule = given_schedule(schedule, settings)
@@ -241,8 +247,8 @@ def train(
         if keyword not in _HOMES:
             raise UsageError(f"train() has no setting {keyword!r}; {_where_it_is(keyword)}")
         section, key = _HOMES[keyword]
-        if value is not None:
-            sections.setdefault(section, {})[key] = _plain(value)
+        if value is not None and not (keyword == "sizes" and own_sizes is not None):
+            sections.setdefault(section, {})[key] = plain(value)
     config = checked(Config, sections, "train()")
     for reason in unread([config]):
         _log.warning("train(): %s", reason)
@@ -259,6 +265,9 @@ def train(
         codec=own_codec,
         cloud=own_cloud,
         objective=given.whole(config.objective.made()),
+        uplink=own_uplink,
+        channel=own_channel,
+        sizes=own_sizes,
     )
     if ingredients.objective and (misfit := ingredients.objective.misfit(config.training.targets)):
         raise UsageError(f"train(): {misfit}")
@@ -347,10 +356,3 @@ def _tell(share: str, doubts: Sequence[str], promises: Sequence[str]) -> None:
         _log.info("train(): %s", said)
     for doubt in doubts:
         _log.warning("train(): %s", doubt)
-
-
-def _plain(value: Any) -> Any:
-    """A number of numpy's or a tuple as a TOML file would have it."""
-    if isinstance(value, np.generic):
-        return value.item()
-    return list(value) if isinstance(value, tuple) else value

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +82,18 @@ def numbers(name: str, value: Any) -> npt.NDArray[Any]:
     if array.dtype.kind not in "iuf":
         raise UsageError(f"{name} = {shown(value)}; give an array of numbers")
     return array
+
+
+def takes(name: str, function: Any, given: Sequence[str]) -> None:
+    """A UsageError where a function cannot be called with what is `given`, in that order."""
+    try:
+        parameters = inspect.signature(function)
+    except Exception:  # somebody else's object may fail in any way, and some of Python's own tell nothing
+        return
+    try:
+        parameters.bind(*given)
+    except TypeError as error:
+        raise UsageError(f"{name}: {error}; it is called with ({', '.join(given)})") from None
 
 
 def path(name: str, value: Any) -> Path:

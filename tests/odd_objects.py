@@ -14,7 +14,9 @@ from torch import nn
 from torch.utils.data import Dataset
 
 import histfl
+from histfl.training import mean_of_clients
 from histfl.training.objective import Objective
+from histfl.wireless.clock import Latency
 
 
 class Items(Dataset[Any]):
@@ -249,6 +251,7 @@ def objects() -> Iterator[tuple[str, Call]]:
     for name, loss in losses.items():
         yield f"loss {name}", lambda loss=loss: train(loss=loss)
     yield from _metrics()
+    yield from _radios()
     followers: dict[str, Callable[[Any], object]] = {
         "empties its record": lambda record: record.clear(),
         "changes its record": lambda record: record.update(accuracy="x", round=-5, extra={1}),
@@ -291,11 +294,45 @@ class Odd(nn.Module):
         return scores + answer if isinstance(answer, torch.Tensor) and self.grows else answer
 
 
+class Radio:
+    """An uplink without errors, but for the parts given."""
+
+    def __init__(self, error: object = torch.zeros(()), **parts: object) -> None:
+        vars(self).update(
+            {
+                "draw": lambda network, schedules, round, seeds: [None] * len(schedules),
+                "latency": lambda network, sent, links: Latency(),
+                "aggregate": lambda start, finals, link, edge_round, rate: (mean_of_clients(finals), error),
+            }
+            | parts
+        )
+
+
 class Metric:
     """Its parts as given."""
 
     def __init__(self, **parts: object) -> None:
         vars(self).update({"title": "odd", "higher_is_better": True, "is_share": False} | parts)
+
+
+def _radios() -> Iterator[tuple[str, Call]]:
+    """Uplinks, channels and sizes whose parts, or the answers of these, are odd."""
+    for name, value in ODD.items():
+        answers = lambda *given, value=value: value  # noqa: E731
+        for part in ("draw", "latency", "aggregate"):
+            yield (
+                f"uplink {part} of {name}",
+                lambda part=part, odd=answers: train(uplink=Radio(**{part: odd})),
+            )
+            if not callable(value):  # what it raises is its own
+                yield f"uplink {part} {name}", lambda part=part, odd=value: train(uplink=Radio(**{part: odd}))
+        channel = Metric(draw=answers)
+        yield f"channel of {name}", lambda channel=channel: train(uplink={"channel": channel})
+        yield f"sizes of {name}", lambda answers=answers: train(sizes=answers)
+        yield f"error of {name}", lambda value=value: train(uplink=Radio(error=value))
+        for field in ("rates", "bits_per_parameter", "fixed_s", "slot_s", "parameters_per_slot", "on_air"):
+            latency = lambda *given, field=field, value=value: Latency(**{field: value})  # noqa: E731
+            yield f"latency of {field} {name}", lambda latency=latency: train(uplink=Radio(latency=latency))
 
 
 def _metrics() -> Iterator[tuple[str, Call]]:

@@ -6,12 +6,12 @@ from histfl.deploy.protocol import Terms
 from histfl.errors import UsageError
 from histfl.network import Network
 from histfl.runs.config import Config
-from histfl.wireless.uplinks import UPLINKS
+from histfl.wireless.uplinks import kind_of
 
 
 def check_deployable(config: Config) -> None:
     """A UsageError where a run cannot be carried out with clients on machines of their own."""
-    if UPLINKS[config.uplink.name].analog:
+    if kind_of(config.uplink.name).analog:
         raise UsageError(
             f"uplink.name = {config.uplink.name!r}: a deployment's clients reach their edge over a network, not added up by "
             "the air; use fdma, tdma or ideal, whose seconds are counted beside those that are measured"

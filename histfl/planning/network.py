@@ -21,7 +21,7 @@ from histfl.runs.work import check_network
 from histfl.sizing import CutLayers, Policy, Sizes, SizingProblem, optimised, size, uniform
 from histfl.training.methods import BASELINE
 from histfl.wireless.costs import AffineCost, AnyCost, mean_cost
-from histfl.wireless.uplinks import UPLINKS, plan_key
+from histfl.wireless.uplinks import UPLINKS, kind_of, plan_key
 
 DEFAULT_DRAWS = 200
 CELLS_DRAWN = 40_000  # a second or two of drawing; with many cells, a few draws tell the mean as well
@@ -161,7 +161,7 @@ def plan_network(
             f"network.active_cells = {config.network.active_cells}: a plan sizes all cells of a network; "
             "leave the key out, or plan a network of as many cells"
         )
-    if UPLINKS[config.uplink.name].instant:
+    if kind_of(config.uplink.name).instant:
         *first, last = (name for name, kind in UPLINKS.items() if not kind.instant)
         raise UsageError(
             f"uplink.name = {config.uplink.name!r} takes no time; a plan weighs computing against sending: use "

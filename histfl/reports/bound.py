@@ -37,7 +37,7 @@ from histfl.theory import (
 )
 from histfl.training.corrections import NO_CORRECTION
 from histfl.training.methods import METHODS, has_theorems
-from histfl.wireless.uplinks import UPLINKS
+from histfl.wireless.uplinks import UPLINKS, kind_of
 
 VACUOUS = 100.0  # times the measured gradient: two orders of magnitude tell nothing about training
 
@@ -63,7 +63,7 @@ class Setting:
 
     @property
     def over_the_air(self) -> bool:
-        return UPLINKS[self.config.uplink.name].noisy
+        return kind_of(self.config.uplink.name).noisy
 
     @property
     def participants(self) -> tuple[int, ...]:
@@ -238,6 +238,11 @@ def _setting(run: Run) -> Setting:
         raise UsageError(
             f"{run.place} is a run with method.scale = {config.method.scale:g}; the theorems are about submodels that are "
             "not scaled, so give a run without it"
+        )
+    if config.uplink.name not in UPLINKS:
+        raise UsageError(
+            f"{run.place} is a run with uplink.name = {config.uplink.name!r}; the theorems are about the clients' mean, exact "
+            f"or with the noise of the air, so give a run over {', '.join(UPLINKS)}"
         )
     if config.network.active_cells != "all":
         raise UsageError(

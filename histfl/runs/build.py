@@ -32,6 +32,8 @@ from histfl.runs.serving import served
 from histfl.runs.sizes import check_shares, dealer_of, size_policy
 from histfl.runs.work import check_arrays, check_network
 from histfl.seeds import Seeds
+from histfl.settings import check_given
+from histfl.sizing import Policy, policy_named
 from histfl.training import Engine, Hist, LocalTraining, Participation, Task
 from histfl.training.cloud import CloudStep
 from histfl.training.codecs import Codec, Encoding
@@ -46,7 +48,7 @@ from histfl.training.objectives import OBJECTIVES
 from histfl.training.optimisers import Optimiser, make_optimiser
 from histfl.training.scaling import scale_inputs
 from histfl.training.schedules import Schedule, make_schedule
-from histfl.wireless.channels import build_channel
+from histfl.wireless.channels import CHANNELS, Channel, build_channel
 from histfl.wireless.clock import Clock, Radio
 from histfl.wireless.uplinks import UPLINKS
 
@@ -106,6 +108,9 @@ class Ingredients:
     codec: Codec | None = None
     cloud: CloudStep | None = None
     objective: Objective | None = None  # also where a metric of it is given
+    uplink: Radio | None = None
+    channel: Channel | None = None  # of the uplink that is named
+    sizes: Policy | None = None
 
 
 def prepare(
@@ -124,6 +129,10 @@ def prepare(
 def check(config: Config) -> Network:
     """The network of `config`; a UsageError where settings do not fit together, as far as that can be told
     before data are read and a model is cut, which may take long."""
+    check_given("uplink.name", "uplink", config.uplink.name, UPLINKS)
+    check_given("uplink.channel", "uplink", config.uplink.channel, CHANNELS)
+    if isinstance(config.method.sizes, str):
+        policy_named(config.method.sizes)
     for key in KINDS:
         if key != "uplink.channel" or "channel" in UPLINKS[config.uplink.name].reads:
             config.to_call(key)
@@ -218,7 +227,9 @@ def build(
     if is_counted(config):
         step = CountedStep.of(copy, cut, examples, config.training.batch_size)
     encoding = build_encoding(config, dtype, cut.tensor_sizes, ingredients.codec)
-    uplink = build_uplink(config, encoding.bits_per_parameter)
+    uplink = ingredients.uplink
+    if uplink is None:
+        uplink = build_uplink(config, encoding.bits_per_parameter, ingredients.channel)
     clock = Clock(build_computing(config, cut.num_parameters, step), uplink)
     split = ingredients.split or build_split(config, train, network, ingredients.holdings)
     task = Task(
@@ -253,6 +264,7 @@ def build(
                 dealer=dealer,
                 num_active=num_active,
                 encoding=encoding,
+                policy=ingredients.sizes,
             ),
             participation=participation,
             edge_rounds=config.training.edge_rounds,
@@ -322,11 +334,15 @@ def build_encoding(
     return Encoding(codec or config.codec.made(), plain, sizes)
 
 
-def build_uplink(config: Config, bits: float) -> Radio:
-    """The uplink by its name, from the settings that it reads."""
-    settings, kind = config.uplink, UPLINKS[config.uplink.name]
+def build_uplink(config: Config, bits: float, channel: Channel | None = None) -> Radio:
+    """The uplink by its name, from the settings that it reads, with the `channel` that is given or the one they name."""
+    settings = config.uplink
+    check_given("uplink.name", "uplink", settings.name, UPLINKS)
+    kind = UPLINKS[settings.name]
     offered = {**settings.values(), "bits_per_parameter": bits}
     if "channel" in kind.reads:
-        offered["channel"] = build_channel(config.to_call("uplink.channel"), settings.k_factor_db)
+        if channel is None:
+            channel = build_channel(config.to_call("uplink.channel"), settings.k_factor_db)
+        offered["channel"] = channel
     uplink: Radio = call_factory(kind.make, {}, offered, place=f"uplink {settings.name!r}")
     return uplink

@@ -32,7 +32,7 @@ from histfl.runs.sections import (
 )
 from histfl.settings import GIVEN, Settings
 from histfl.wireless.clock import CYCLES_PER_STEP
-from histfl.wireless.uplinks import UPLINKS
+from histfl.wireless.uplinks import UPLINKS, kind_of
 
 
 class Config(Settings):
@@ -66,7 +66,7 @@ class Config(Settings):
 
     @model_validator(mode="after")
     def _bits_are_sent(self) -> Config:
-        if UPLINKS[self.uplink.name].analog and self.codec.name != CodecSettings().name:
+        if kind_of(self.uplink.name).analog and self.codec.name != CodecSettings().name:
             raise ValueError(
                 f"codec.name = {self.codec.name!r} with uplink.name = {self.uplink.name!r}: what the air adds up are "
                 "amplitudes, not bits; leave out the codec, or send over fdma or tdma"
@@ -88,8 +88,12 @@ class Config(Settings):
                 self.privacy.where == "client" and self.codec.name != CodecSettings().name
             ),
             f"uplink.name = {self.uplink.name!r} and normalised signals: how they are scaled tells of the updates "
-            "without noise; set uplink.normalise = false": UPLINKS[self.uplink.name].analog
+            "without noise; set uplink.normalise = false": kind_of(self.uplink.name).analog
             and self.uplink.normalise,
+            f"uplink.name = {GIVEN!r}: how much one client changes what an uplink of one's own gives is not known, and so not "
+            f"hidden; use one of {', '.join(name for name, kind in UPLINKS.items() if not kind.analog)}": (
+                self.uplink.name == GIVEN
+            ),
             "theory.every above 0: its constants tell of the clients' data without noise; leave it out": (
                 self.theory.every > 0
             ),
@@ -146,7 +150,8 @@ class Config(Settings):
         return str(getattr(getattr(self, section), setting))
 
     def identity(self) -> dict[str, dict[str, Any]]:
-        """The settings that decide a round's numbers: all but when to end and which targets to report."""
+        """The settings that decide a round's numbers: all but when to end, which targets to report and what metrics are
+        called."""
         return without(self.model_dump(mode="json", exclude_none=True), REPORTING)
 
     def fingerprint(self) -> str:
@@ -173,7 +178,10 @@ class Config(Settings):
 FIRST_DEFAULTS = {("network", "cycles_per_step"): CYCLES_PER_STEP}
 """Defaults, by section and key, that were others before."""
 
-REPORTING = tuple(("training", key) for key in ("rounds", "targets", "stop_at_targets", "patience"))
+REPORTING = (
+    *(("training", key) for key in ("rounds", "targets", "stop_at_targets", "patience")),
+    ("objective", "titles"),
+)
 
 
 def without(

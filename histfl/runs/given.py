@@ -5,20 +5,28 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from inspect import signature
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 
 from histfl.errors import UsageError, did_you_mean, shown
 from histfl.runs.schema import Round
+from histfl.runs.sections import UplinkSettings
 from histfl.settings import GIVEN
+from histfl.sizing import POLICIES, Policy
+from histfl.sizing.policies import check_policy
 from histfl.training.corrections import CORRECTIONS, MakeCorrection, check_correction
 from histfl.training.dealers import Method
 from histfl.training.methods import METHODS
-from histfl.training.metrics import METRICS, FunctionMetric, Metric, bounds_of
+from histfl.training.metrics import LONGEST_TITLE, METRICS, FunctionMetric, Metric, bounds_of, is_title
 from histfl.training.objective import LOSS, Objective
 from histfl.training.optimisers import OPTIMISERS, SHARED, Optimiser, check_optimiser
 from histfl.training.schedules import SCHEDULES, Schedule, check_schedule
+from histfl.wireless.channels import CHANNELS, Channel, check_channel
+from histfl.wireless.clock import Radio
+from histfl.wireless.uplinks import UPLINKS, check_uplink
 
 FORMS = (
     "give a table such as {'f1': f}, {'distance': (f, 'min')} or {'top2': TopTwo()}, or a list of known names"
@@ -113,6 +121,63 @@ def given_correction(given: object) -> tuple[dict[str, Any], MakeCorrection | No
     return {"correction": known[0] if known else GIVEN}, make
 
 
+def given_uplink(given: object) -> tuple[dict[str, Any], Radio | None, Channel | None]:
+    """The table [uplink], and the uplink itself, or else the channel in its table, where that is an object."""
+    if isinstance(given, str | Mapping):
+        table = named("uplink", given)
+        channel = table.get("channel")
+        if channel is None or isinstance(channel, str):
+            return table, None, None
+        own = check_channel(_no_class("uplink.channel", channel), f"train(uplink.channel={shown(channel)})")
+        said = _channel_settings(own)
+        _said_once("channel", {key: value for key, value in said.items() if key != "channel"}, table)
+        return table | said, None, own
+    uplink = check_uplink(_no_class("uplink", given), f"train(uplink={shown(given)})")
+    for name, kind in UPLINKS.items():
+        if type(given) is kind.of and (settings := _equal(given, kind.make)) is not None:
+            if "channel" in settings:
+                settings |= _channel_settings(settings["channel"])
+            return {"name": name} | settings, uplink, None
+    return _described(given, UPLINKS), uplink, None
+
+
+def _channel_settings(channel: Any) -> dict[str, Any]:
+    """The keys of [uplink] that say which channel it is."""
+    for name, make in CHANNELS.items():
+        if type(channel) is make and (settings := _equal(channel, make)) is not None:
+            return {"channel": name} | settings
+    return {"channel": GIVEN}
+
+
+def _equal(given: Any, make: Callable[..., Any]) -> dict[str, Any] | None:
+    """The settings of [uplink] of which `make` gives an object that equals the one that is given, if there are such."""
+    known = [key for key in signature(make).parameters if key in UplinkSettings.known_keys()]
+    if not all(hasattr(given, key) for key in known):
+        return None
+    settings = {key: plain(getattr(given, key)) for key in known}
+    try:
+        return settings if make(**settings) == given else None
+    except TypeError:  # it needs more than settings
+        return None
+
+
+def given_sizes(table: dict[str, Any], settings: Mapping[str, Any]) -> tuple[dict[str, Any], Policy | None]:
+    """The `table` [method] with what it says of sizes, in it or in a keyword, and the policy where that is a function."""
+    given = table["sizes"] if "sizes" in table else settings.get("sizes")
+    if not callable(given):
+        return table, None
+    policy = check_policy(_no_class("sizes", given), f"train(sizes={shown(given)})")
+    known = [name for name, registered in POLICIES.items() if registered is policy]
+    return table | {"sizes": known[0] if known else GIVEN}, policy
+
+
+def plain(value: Any) -> Any:
+    """A number of numpy's or a tuple as a TOML file would have it."""
+    if isinstance(value, np.generic):
+        return value.item()
+    return list(value) if isinstance(value, tuple) else value
+
+
 def _said_once(keyword: str, table: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
     """A UsageError where the `table` of one keyword says what another keyword says as well."""
     for key, value in table.items():
@@ -189,6 +254,11 @@ def given_objective(objective: Any, metrics: Any, goal: object) -> tuple[dict[st
         told = [name for name in objects if name not in known and objects[name].higher_is_better == higher]
         if told:
             table[key] = told
+    titles = {
+        name: metric.title for name, metric in objects.items() if name not in known and metric.title != name
+    }
+    if titles:
+        table["titles"] = titles
     return table, Given(own, {name: metric for name, metric in objects.items() if name not in known})
 
 
@@ -233,6 +303,11 @@ def _metric(name: object, given: Any, goal: object = None) -> Metric | FunctionM
                     f"the metric {name!r} has {part} = {shown(found)}; an object needs sums, value, title (a text), "
                     "higher_is_better and is_share (True or False)"
                 )
+        if not is_title(given.title):
+            raise UsageError(
+                f"the metric {name!r} has title = {shown(given.title)}; give a few words in one line, of at most "
+                f"{LONGEST_TITLE} letters"
+            )
         try:
             lowest, highest = bounds_of(given)
         except Exception:  # a user's object may fail in any way

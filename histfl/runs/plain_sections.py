@@ -265,10 +265,10 @@ class MethodSettings(Extensible):
         description="`hfedavg` cuts nothing, `ist` every hidden layer; `overlap` shares units; of `rolling` and "
         "`nested` a cell holds neighbouring ones",
     )
-    sizes: Annotated[str, OneOf(POLICIES)] | tuple[Positive, ...] = Field(
+    sizes: Annotated[str, OneOf(POLICIES, also=(GIVEN,))] | tuple[Positive, ...] = Field(
         default=UNIFORM,
-        description="of the submodels: equal, of least latency, by speed, or a list of shares (of rolling and nested: "
-        "the part of every layer that a cell holds)",
+        description="of the submodels: equal, of least latency, by speed, in Python by a function (`given`), or a list of "
+        "shares (of rolling and nested: the part of every layer that a cell holds)",
     )
     cap: Annotated[float, Field(strict=True, ge=1)] = Field(
         default=DEFAULT_CAP_RATIO,

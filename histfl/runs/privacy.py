@@ -31,7 +31,7 @@ from histfl.partition import has_batch_statistics
 from histfl.runs.config import Config
 from histfl.sizing import UNIFORM
 from histfl.training.hist import Hist
-from histfl.wireless.uplinks import UPLINKS
+from histfl.wireless.uplinks import kind_of
 
 LEAST_NOISE = 1e-6
 
@@ -139,7 +139,7 @@ def _tells_who(config: Config, run: Hist) -> bool:
     remembers = task.codec.keeps or task.local.correction is not None
     sized = isinstance(sizes, str) and sizes != UNIFORM and bool(run.plan.groups)
     # In a deployment every machine has the seed that draws them.
-    return remembers or sized or UPLINKS[config.uplink.name].analog or task.split.elsewhere
+    return remembers or sized or kind_of(config.uplink.name).analog or task.split.elsewhere
 
 
 def foretold(config: Config, run: Hist) -> tuple[str, ...]:

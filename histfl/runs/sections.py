@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Annotated, Any, Literal, NoReturn
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from histfl.errors import UsageError, did_you_mean
+from histfl.errors import UsageError, did_you_mean, shown
 from histfl.settings import (
     GIVEN,
     SMALLEST,
@@ -25,7 +25,7 @@ from histfl.settings import (
 )
 from histfl.training.cloud import CLOUD_STEPS, CloudStep
 from histfl.training.codecs import CODECS, Codec
-from histfl.training.metrics import METRICS, FunctionMetric
+from histfl.training.metrics import METRICS, FunctionMetric, is_title
 from histfl.training.objective import LOSS, Objective
 from histfl.training.objectives import OBJECTIVES
 from histfl.training.privacy import Privacy
@@ -120,6 +120,18 @@ class ObjectiveSettings(Named):
     minimised: tuple[str, ...] = Field(
         default=(), description="metrics given in Python of which the lowest value is best"
     )
+    titles: dict[str, str] = Field(
+        default={},
+        description="of metrics given in Python: what they are called, where that is not their name",
+    )
+
+    @field_validator("titles")
+    @classmethod
+    def _in_words(cls, titles: dict[str, str]) -> dict[str, str]:
+        for name, title in titles.items():
+            if not is_title(title):
+                raise ValueError(f"{shown(name)} = {shown(title)}: a title is a few words in one line")
+        return titles
 
     @property
     def given(self) -> str:
@@ -136,7 +148,7 @@ class ObjectiveSettings(Named):
             objective = made("objective", OBJECTIVES, self.name, self.options)
         further = {name: METRICS[name]() for name in self.metrics if name not in objective.metrics}
         told = {
-            name: FunctionMetric(name, _not_here, higher)
+            name: FunctionMetric(self.titles.get(name, name), _not_here, higher)
             for names, higher in ((self.maximised, True), (self.minimised, False))
             for name in names
         }
@@ -158,9 +170,9 @@ def _not_here(outputs: Any, targets: Any) -> NoReturn:
 class UplinkSettings(Extensible):
     """The uplink: the radio from the clients to their edge."""
 
-    name: Annotated[str, OneOf(UPLINKS)] = Field(
+    name: Annotated[str, OneOf(UPLINKS, also=(GIVEN,))] = Field(
         default=next(iter(UPLINKS)),
-        description="shared by frequency, by time, over the air, or free and instant",
+        description="shared by frequency, by time, over the air, or free and instant; or `given` in Python",
     )
     bandwidth_hz: Positive = Field(default=DEFAULT_BANDWIDTH_HZ, description="of a cell")
     antennas: Annotated[int, Field(strict=True, ge=1, le=10_000)] = Field(
@@ -170,8 +182,9 @@ class UplinkSettings(Extensible):
         default=None,
         description="in megabytes, and in seconds over fdma and tdma (unset: as the model's numbers have, 32 for float32)",
     )
-    channel: Annotated[str, OneOf(CHANNELS)] | str = Field(
-        default="rayleigh", description="how channels are drawn, or `package.module:factory` of your own"
+    channel: Annotated[str, OneOf(CHANNELS, also=(GIVEN,))] | str = Field(
+        default="rayleigh",
+        description="how channels are drawn, `given` in Python, or `package.module:factory` of your own",
     )
     k_factor_db: Decibels = Field(default=6.0, description="of the rician channel")
     double_count_clients: Switch = Field(

@@ -13,7 +13,7 @@ from histfl.network import Network
 from histfl.partition import Plan, even_counts, share_counts, shared_units, width_counts
 from histfl.runs.config import Config
 from histfl.runs.plain_sections import MethodSettings
-from histfl.sizing import UNIFORM, CutLayers, SizingProblem, policy_named
+from histfl.sizing import UNIFORM, CutLayers, Policy, SizingProblem, counted, policy_named
 from histfl.training import CellSchedule
 from histfl.training.codecs import Encoding
 from histfl.training.dealers import Dealer, Method, check_dealer
@@ -36,9 +36,10 @@ def size_policy(
     dealer: Dealer,
     num_active: int,
     encoding: Encoding,
+    policy: Policy | None = None,
 ) -> SizePolicy:
-    """The policy that `method.sizes` names, over the units of `plan` that the method's `dealer` deals to the
-    `num_active` cells of a round; `encoding` says what the updates of their submodels take."""
+    """The `policy` that is given, or the one that `method.sizes` names, over the units of `plan` that the method's
+    `dealer` deals to the `num_active` cells of a round; `encoding` says what the updates of their submodels take."""
     if plan.groups and isinstance(settings.sizes, tuple):
         check_shares(settings, network.num_cells, dealer)
     elif plan.groups and settings.sizes != UNIFORM and method.scheme == "every":
@@ -46,7 +47,7 @@ def size_policy(
             f"method.sizes = {settings.sizes!r} with method.name = {settings.name!r}: where every layer is cut, "
             "sizes do not add up; use uniform or a list of shares"
         )
-    counts_for = _counts(settings, plan, num_active, dealer)
+    counts_for = _counts(settings, plan, num_active, dealer, policy)
     held = shared_units(plan, dealer.shared)
     capped = isinstance(settings.sizes, str) and settings.sizes != UNIFORM and plan.groups
     cap = settings.cap if capped else None
@@ -76,7 +77,9 @@ def update_bits(encoding: Encoding, plan: Plan, counts: Ints) -> Floats:
     return np.asarray(bits[place.reshape(-1)])
 
 
-def _counts(settings: MethodSettings, plan: Plan, num_active: int, dealer: Dealer) -> _Counts:
+def _counts(
+    settings: MethodSettings, plan: Plan, num_active: int, dealer: Dealer, own: Policy | None
+) -> _Counts:
     """Sizes by name or by the shares [cell of the network]; the uniform ones are the same in every round."""
     if settings.sizes == UNIFORM or not plan.groups:
         even = uniform_counts(plan, num_active, dealer)
@@ -86,8 +89,9 @@ def _counts(settings: MethodSettings, plan: Plan, num_active: int, dealer: Deale
         return lambda schedules, cost: _listed(
             plan, shares[[schedule.cell for schedule in schedules]], dealer
         )
-    policy, layers = policy_named(settings.sizes), cut_layers(plan, dealer.shared)
-    return lambda schedules, cost: policy(SizingProblem(layers, cost, settings.cap))
+    policy = policy_named(settings.sizes) if own is None else own
+    layers = cut_layers(plan, dealer.shared)
+    return lambda schedules, cost: counted(policy, SizingProblem(layers, cost, settings.cap))
 
 
 def uniform_counts(plan: Plan, num_cells: int, dealer: Dealer) -> Ints:

@@ -24,7 +24,7 @@ def read_with() -> list[Reading]:
     """Settings that only some choices read: the choice, its values that do, the settings."""
     texts = [name for name, source in DATASETS.items() if source.load_text]
     cutting = [*(name for name, method in METHODS.items() if method.scheme != "none"), GIVEN]
-    capped = [name for name in POLICIES if name != UNIFORM]
+    capped = [*(name for name in POLICIES if name != UNIFORM), GIVEN]
     rician = [name for name, channel in CHANNELS.items() if "k_factor_db" in signature(channel).parameters]
     return [
         ("data.split", READ_CONCENTRATIONS, ("data.cell_concentration", "data.client_concentration")),
@@ -51,17 +51,19 @@ def _read_by_methods() -> Iterator[Reading]:
 
 
 def _read_by_uplinks() -> Iterator[Reading]:
-    """But for the bits of a parameter, which every run counts its megabytes by, and what the channel reads."""
+    """But for the bits of a parameter, which every run counts its megabytes by, and what the channel reads. An uplink of
+    the user's own has fields by any of these names."""
     of_section = [
         key for key in UplinkSettings.known_keys() if key not in ("name", "bits_per_parameter", "k_factor_db")
     ]
     of_network = dict.fromkeys(key for kind in UPLINKS.values() for key in kind.network)
     for key in of_section:
-        yield "uplink.name", [name for name, kind in UPLINKS.items() if key in kind.reads], (f"uplink.{key}",)
+        readers = [name for name, kind in UPLINKS.items() if key in kind.reads]
+        yield "uplink.name", [*readers, GIVEN], (f"uplink.{key}",)
     for key in of_network:
         yield (
             "uplink.name",
-            [name for name, kind in UPLINKS.items() if key in kind.network],
+            [*(name for name, kind in UPLINKS.items() if key in kind.network), GIVEN],
             (f"network.{key}",),
         )
 

@@ -17,7 +17,7 @@ from histfl.partition import Plan, shared_units
 from histfl.runs.config import Config
 from histfl.runs.sizes import uniform_counts
 from histfl.training.dealers import Dealer
-from histfl.wireless.uplinks import UPLINKS
+from histfl.wireless.uplinks import kind_of
 
 MOST_CLIENT_STEPS = 10**12  # a round: at a million a second, more than eleven days of nothing on the disk
 BYTES_A_CLIENT = 24  # three float64s
@@ -75,7 +75,7 @@ def work_of_a_round(config: Config, clients_per_cell: Ints) -> Work:
     sending = _senders(config, clients_per_cell)
     slots = len(sending) * training.edge_rounds
     transmissions = int(sending.sum()) * training.edge_rounds
-    kind = UPLINKS[config.uplink.name]
+    kind = kind_of(config.uplink.name)
     drawn = transmissions if kind.redrawn else int(sending.max())
     channels = drawn * config.uplink.antennas * BYTES_A_CHANNEL if "antennas" in kind.reads else 0
     batches = training.local_steps * training.batch_size * BYTES_A_SAMPLE_NUMBER

@@ -1,6 +1,6 @@
 """How large each cell's submodel should be: HIST Sec. IV-B and V-E."""
 
-from histfl.sizing.policies import POLICIES, UNIFORM, Policy, optimised, policy_named, size, uniform
+from histfl.sizing.policies import POLICIES, UNIFORM, Policy, counted, optimised, policy_named, size, uniform
 from histfl.sizing.problem import CutLayers, Sizes, SizingProblem
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "Policy",
     "Sizes",
     "SizingProblem",
+    "counted",
     "optimised",
     "policy_named",
     "size",

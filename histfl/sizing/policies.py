@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
+from histfl import arguments
 from histfl.arrays import Floats, Ints
-from histfl.errors import UsageError, did_you_mean
+from histfl.errors import HistflError, UsageError, did_you_mean, in_one_line
 from histfl.partition import check_enough_units, deal_evenly
+from histfl.settings import check_given
 from histfl.sizing.problem import Sizes, SizingProblem, imbalance
 from histfl.sizing.solve import optimal_counts, optimal_sizes, relaxed_sizes
 from histfl.wireless.costs import AffineCost
@@ -56,10 +59,41 @@ POLICIES: dict[str, Policy] = {UNIFORM: uniform, "optimised": optimised, "propor
 
 def policy_named(sizes: str) -> Policy:
     """The policy of that name."""
+    check_given("method.sizes", "sizes", sizes, POLICIES)
     if sizes not in POLICIES:
         hint = did_you_mean(sizes, POLICIES, f"use one of {', '.join(POLICIES)}")
         raise UsageError(f"sizes = {sizes!r} is not known; {hint}")
     return POLICIES[sizes]
+
+
+def check_policy(policy: Any, place: str) -> Policy:
+    """`policy`, or a UsageError where it is none."""
+    arguments.takes(place, policy, ("problem",))
+    return policy  # type: ignore[no-any-return]
+
+
+def counted(policy: Policy, problem: SizingProblem) -> Ints:
+    """The policy's units [cell, layer], or a UsageError where one of the user's own gives no such."""
+    whose = f"sizes by {getattr(policy, '__name__', type(policy).__name__)}"
+    try:
+        found: Any = policy(problem)
+    except HistflError:
+        raise
+    except Exception as error:  # a user's function may fail in any way
+        raise UsageError(f"{whose} fail: {in_one_line(error)}") from error
+    counts, shape = arguments.numbers(whose, found), (problem.num_cells, problem.layers.num_layers)
+    if counts.dtype.kind not in "iu" or counts.shape != shape:
+        raise UsageError(
+            f"{whose} are {counts.dtype} of shape {counts.shape}; they must be whole numbers of units [cell, layer], here "
+            f"of shape {shape}"
+        )
+    if (counts < 0).any() or (counts > problem.layers.units).any():
+        cell, layer = np.argwhere((counts < 0) | (counts > problem.layers.units))[0].tolist()
+        raise UsageError(
+            f"{whose} give cell {cell} {counts[cell, layer]} of the {problem.layers.units[layer]} units of layer "
+            f"{problem.layers.names[layer]!r}; deal out those that there are"
+        )
+    return counts.astype(np.int64)
 
 
 def size(problem: SizingProblem, policy: Policy = optimised) -> Sizes:

@@ -12,10 +12,27 @@ from histfl.errors import UsageError, shown
 from histfl.partition import State
 
 
-def pair(found: Any, whose: str) -> tuple[Any, Any]:
+def pair(found: Any, whose: str, what: str = "two tables of tensors") -> tuple[Any, Any]:
     """Two things, or a UsageError."""
     if not isinstance(found, tuple) or len(found) != 2:
-        raise UsageError(f"{whose} returns {shown(found)}; it must return two tables of tensors")
+        raise UsageError(f"{whose} returns {shown(found)}; it must return {what}")
+    return found
+
+
+def number(found: Any, whose: str) -> torch.Tensor:
+    """A tensor of one real number, [], or a UsageError."""
+    if (
+        not isinstance(found, torch.Tensor)
+        or found.shape != ()
+        or not found.is_floating_point()
+        or found.is_meta
+    ):
+        what = (
+            f"{found.dtype} of shape {tuple(found.shape)}"
+            if isinstance(found, torch.Tensor)
+            else shown(found)
+        )
+        raise UsageError(f"{whose} is {what}; it must be a tensor of one number, such as torch.zeros(())")
     return found
 
 

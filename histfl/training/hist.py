@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from histfl import arguments
 from histfl.arrays import Floats, Ints
 from histfl.errors import DivergedError
 from histfl.network import Network
@@ -29,6 +30,7 @@ from histfl.training.jobs import (
     RoundJobs,
     Task,
     after_merge,
+    drawn,
 )
 from histfl.training.memory import Carried, Memory
 from histfl.training.participation import CellSchedule, Participation
@@ -134,6 +136,10 @@ class _Round:
                     f"training diverged in round {self.number + 1}, cell {schedule.cell}: the loss is {result.loss}",
                     "training.proximal" if self.run.task.local.proximal else "",
                 )
+            whose = (
+                f"the error of the uplink {type(self.run.task.uplink).__name__} in round {self.number + 1}"
+            )
+            arguments.not_negative(whose, result.edge_error)
             results.append(result if self._corrects else replace(result, state={}))
             yield submodel, result.state
 
@@ -170,7 +176,7 @@ def hist(
     for t in range(first_round, rounds):
         schedules = run.participation.schedules(network, run.edge_rounds, t, seeds)
         cells = [schedule.cell for schedule in schedules]
-        links = task.uplink.draw(network, schedules, t, seeds)
+        links = drawn(task.uplink, network, schedules, t, seeds)
         choice = run.sizes(schedules, links)
         submodels = dealt(run.dealer, run.plan, choice.counts, cells, t, seeds)
         this = _Round(run, t, state, submodels, schedules, links, carried)

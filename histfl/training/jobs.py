@@ -10,15 +10,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, overload
 
+import numpy as np
 import torch
 from torch import nn
 
 from histfl.arrays import Floats, Ints
 from histfl.data import CropFlip, Split, TensorData
 from histfl.devices import moved
+from histfl.errors import UsageError, shown
 from histfl.network import Cell, Network
 from histfl.partition import State, Submodel, extract
 from histfl.seeds import Seeds
+from histfl.training import answers
 from histfl.training.codecs import Codec, Plain, decoded
 from histfl.training.corrections import Correction
 from histfl.training.local import LocalTraining
@@ -66,10 +69,26 @@ class Uplink(Protocol):
     ) -> tuple[State, torch.Tensor]:
         """The edge's new model, and the mean squared error an entry, [], of its estimate of the mean update.
 
-        `finals` yields the arrived clients' models in chunks, each tensor [client, ...], in order; `learning_rate`
-        is that of the steps that led to them.
+        `finals` yields the arrived clients' models in chunks of any number, each tensor [client, ...], in order and
+        once; `learning_rate` is that of the steps that led to them.
         """
         ...
+
+
+def drawn(
+    uplink: Uplink, network: Network, schedules: Sequence[CellSchedule], round: int, seeds: Seeds
+) -> Sequence[CellLink]:
+    """The round's links, or a UsageError where an uplink of the user's own gives no such."""
+    found: Any = uplink.draw(network, schedules, round, seeds)
+    whose = f"draw of the uplink {type(uplink).__name__}"
+    links = list(found) if isinstance(found, np.ndarray) and found.ndim else found
+    if not isinstance(links, list | tuple):
+        raise UsageError(
+            f"{whose} returns {shown(found)}; it must return a list with a link for each cell of the round"
+        )
+    if len(links) != len(schedules):
+        raise UsageError(f"{whose} returns {len(links)} links for {len(schedules)} cells; give one for each")
+    return links
 
 
 class Clock(Protocol):
@@ -278,11 +297,15 @@ def received(
 def averaged(
     job: CellJob, edge_round: int, state: State, finals: Iterable[State]
 ) -> tuple[State, torch.Tensor]:
-    """The edge's next model from its own `state` and what it `received`, and the error of its estimate of the mean."""
-    task = job.task
-    mean, error = task.uplink.aggregate(
-        state, finals, job.link, edge_round, task.local.at(job.round).learning_rate
-    )
+    """The edge's next model from its own `state` and what it `received`, and the error of its estimate of the mean; a
+    UsageError where an uplink of the user's own gives no such."""
+    task, heard, whose = job.task, iter(finals), f"the uplink {type(job.task.uplink).__name__}"
+    rate = task.local.at(job.round).learning_rate
+    found = task.uplink.aggregate(state, heard, job.link, edge_round, rate)
+    for _ in heard:  # clients train as they are asked for, also those that an uplink leaves out
+        pass
+    mean, error = answers.pair(found, whose, "the edge's new model and the error of its mean")
+    mean, error = answers.alike(mean, state, whose), answers.number(error, f"the error that {whose} returns")
     if task.privacy is not None and task.privacy.where == "edge":
         key = task.seeds.key("privacy", job.round, edge_round, job.cell.index)
         mean = task.privacy.averaged(mean, key, len(job.schedule.arrived[edge_round]))

@@ -62,6 +62,14 @@ class TestLoss:
     is_share: bool = False
 
 
+LONGEST_TITLE = 80
+
+
+def is_title(text: object) -> bool:
+    """Whether it can stand in the heads of figures and tables: a few words in one line."""
+    return isinstance(text, str) and bool(text.strip()) and text.isprintable() and len(text) <= LONGEST_TITLE
+
+
 def bounds_of(measure: Measure) -> tuple[float, float]:
     """The values that it can have."""
     share = (0.0, 1.0) if measure.is_share else (-math.inf, math.inf)

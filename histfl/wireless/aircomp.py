@@ -180,6 +180,11 @@ class OverTheAir:
         )
 
     @property
+    def signal(self) -> str:
+        """As the settings have it."""
+        return "simulated" if self.simulated else "equivalent"
+
+    @property
     def sub_channels(self) -> int:
         """Parameters that one symbol carries."""
         return num_sub_channels(self.bandwidth_hz, self.sub_channel_hz)

@@ -10,14 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from histfl import arguments
 from histfl.errors import UsageError, in_one_line
 from histfl.factories import CHANNEL, call_factory, find_factory
+from histfl.settings import check_given
 
 Shape = int | tuple[int, ...]
 
@@ -143,13 +145,19 @@ CHANNELS: dict[str, Callable[..., Channel]] = {"rayleigh": Rayleigh, "rician": R
 
 def build_channel(name: str, k_factor_db: float) -> Channel:
     """The fading model by its name, a plugin's or a user's own; ours are given `k_factor_db` where they take it."""
+    check_given("uplink.channel", "uplink", name, CHANNELS)
     known = CHANNELS.get(name)
     factory = known or find_factory(CHANNEL, name, CHANNELS)
     offered = {"k_factor_db": k_factor_db} if known else {}
-    channel: Channel = call_factory(factory, {}, offered, place=f"channel {name!r}")
-    if not callable(getattr(channel, "draw", None)):
-        raise UsageError(f"channel {name!r} has no draw method; see histfl.wireless.Channel")
-    return channel
+    return check_channel(call_factory(factory, {}, offered, place=f"channel {name!r}"), f"channel {name!r}")
+
+
+def check_channel(channel: Any, place: str) -> Channel:
+    """`channel`, or a UsageError where it is none."""
+    if not callable(draw := getattr(channel, "draw", None)):
+        raise UsageError(f"{place} has no draw method; see histfl.wireless.Channel")
+    arguments.takes(f"{place}: draw", draw, ("clients", "antennas", "generator", "dtype"))
+    return channel  # type: ignore[no-any-return]
 
 
 def draw_channels(channel: Channel, clients: int, antennas: int, generator: torch.Generator) -> torch.Tensor:

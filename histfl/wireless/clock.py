@@ -8,18 +8,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from histfl import arguments
 from histfl.arrays import Floats, Ints
-from histfl.errors import UsageError
+from histfl.errors import UsageError, shown
 from histfl.network import Network
+from histfl.settings import SMALLEST
 from histfl.training import CellSchedule, RoundCost, Uplink
 from histfl.training.jobs import CellLink
 from histfl.wireless.costs import AffineCost, AirCompCost, AnyCost, tabulated
-from histfl.wireless.rates import checked_array, uplink_seconds
+from histfl.wireless.rates import MOST_SUB_CHANNELS, checked_array, uplink_seconds
 
 CYCLES_PER_STEP = 1e6  # V0 of Sec. VI-C: one minibatch step of the full model, whichever model it is
 OPERATIONS_PER_CYCLE = 4.0  # of a CPU that a phone or a small board has, in one thread
@@ -161,11 +163,14 @@ class Latency:
     on_air: Floats | float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("fixed_s", "slot_s"):
-            if not (math.isfinite(value := getattr(self, name)) and value >= 0):
-                raise UsageError(f"{name} = {value}; it must be at least 0 and finite")
-        if self.parameters_per_slot < 1:
-            raise UsageError(f"parameters_per_slot = {self.parameters_per_slot}; it must be at least 1")
+        for name, least in (("bits_per_parameter", SMALLEST), ("fixed_s", 0.0), ("slot_s", 0.0)):
+            object.__setattr__(self, name, arguments.between(name, getattr(self, name), least, 1 / SMALLEST))
+        arguments.whole("parameters_per_slot", self.parameters_per_slot, MOST_SUB_CHANNELS)
+        if not (arguments.numbers("rates", self.rates) >= SMALLEST).all():
+            raise UsageError(f"rates = {shown(self.rates)}; they must be positive, in bits a second")
+        on_air = arguments.numbers("on_air", self.on_air)
+        if not ((on_air >= 0) & (on_air <= 1)).all():
+            raise UsageError(f"on_air = {shown(self.on_air)}; a share of the seconds is from 0 to 1")
 
     def seconds(self, parameters: Ints, *, coded: Floats | float = 1.0) -> Floats:
         """[transmission], of as many numbers each."""
@@ -187,6 +192,23 @@ class Radio(Uplink, Protocol):
         ...
 
 
+def latency_of(uplink: Radio, network: Network, sent: Transmissions, links: Sequence[CellLink]) -> Latency:
+    """How long the transmissions take, or a UsageError where an uplink of the user's own does not say it."""
+    whose = f"latency of the uplink {type(uplink).__name__}"
+    try:
+        found: Any = uplink.latency(network, sent, links)
+    except UsageError as error:
+        raise UsageError(f"{whose}: {error}") from error
+    if not isinstance(found, Latency):
+        raise UsageError(f"{whose} returns {shown(found)}; it must return a histfl.wireless.clock.Latency")
+    for name in ("rates", "on_air"):
+        if (shape := np.shape(getattr(found, name))) not in ((), sent.client.shape):
+            raise UsageError(
+                f"{whose} has {name} of shape {shape} for {len(sent.client)} transmissions; give one number, or one for each"
+            )
+    return found
+
+
 @dataclass(frozen=True)
 class Clock:
     """The clients' computing and their uplink, together: HIST Eq. (20) by the submodels' sizes."""
@@ -206,7 +228,7 @@ class Clock:
         """What a round costs when cell j's clients train and send parameters[j] numbers, in `coded` [cell] times the
         bits of as many average ones."""
         sent = Transmissions.of(network, schedules)
-        latency = self.uplink.latency(network, sent, links)
+        latency = latency_of(self.uplink, network, sent, links)
         return _cost(network, sent, parameters, self.computing, latency, coded)
 
     def joules(
@@ -253,7 +275,7 @@ class Clock:
         counted sizes, and there a client's seconds do.
         """
         sent = Transmissions.of(network, schedules)
-        latency, cells = self.uplink.latency(network, sent, links), len(schedules)
+        latency, cells = latency_of(self.uplink, network, sent, links), len(schedules)
         edge_rounds = np.array([len(schedule.sampled) for schedule in schedules])
         fixed = edge_rounds * latency.fixed_s
         slot_s, per_slot = int(edge_rounds[0]) * latency.slot_s, latency.parameters_per_slot

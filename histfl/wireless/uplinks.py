@@ -9,12 +9,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, NoReturn, get_type_hints
 
 import numpy as np
 import torch
 
+from histfl import arguments
 from histfl.arrays import Floats
+from histfl.errors import UsageError
 from histfl.network import Network
 from histfl.seeds import Seeds
 from histfl.training import CellSchedule, State, mean_of_clients
@@ -130,6 +132,11 @@ class UplinkKind:
         """The keys of the section `uplink` that it reads."""
         return tuple(inspect.signature(self.make).parameters)
 
+    @property
+    def of(self) -> Any:
+        """The class of what `make` gives, as far as it says so."""
+        return self.make if inspect.isclass(self.make) else get_type_hints(self.make).get("return")
+
 
 def fdma(
     bandwidth_hz: float,
@@ -188,6 +195,36 @@ UPLINKS: dict[str, UplinkKind] = {
 }
 
 
+def _given() -> NoReturn:
+    raise UsageError("an uplink given in Python is not in a configuration; give it to histfl.train")
+
+
+OWN = UplinkKind(_given, "of the user's own, given in Python", network=())
+
+
+def kind_of(name: str) -> UplinkKind:
+    """What the rest of the package knows of the uplink of that name, or of one that is given in Python."""
+    return UPLINKS.get(name, OWN)
+
+
+PARTS = {
+    "draw": ("network", "schedules", "round", "seeds"),
+    "latency": ("network", "sent", "links"),
+    "aggregate": ("start", "finals", "link", "edge_round", "learning_rate"),
+}
+
+
+def check_uplink(uplink: Any, place: str) -> Radio:
+    """`uplink`, or a UsageError where it is none."""
+    for method, given in PARTS.items():
+        if not callable(found := getattr(uplink, method, None)):
+            raise UsageError(
+                f"{place} has no method {method}; see histfl.training.jobs.Uplink and histfl.wireless.clock.Radio"
+            )
+        arguments.takes(f"{place}: {method}", found, given)
+    return uplink  # type: ignore[no-any-return]
+
+
 def plan_key(name: str) -> str:
     """Under which a plan has the seconds of the uplink of that name."""
-    return UPLINKS[name].plan_as or name
+    return kind_of(name).plan_as or name

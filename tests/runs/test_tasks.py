@@ -153,6 +153,34 @@ def test_metrics_of_ones_own(tmp_path: Path) -> None:
         numbers(out=tmp_path, resume=True, **(settings | {"metrics": {"median": (median, "min")}}))
 
 
+def test_a_metric_of_ones_own_keeps_its_title_in_the_folder(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"metrics": {"distance": Largest()}, "goal": "distance", "targets": [1.0]}
+    run = numbers(out=tmp_path, **settings)
+    assert repr(run).startswith("Run(hist: 1 rounds, largest error ")
+    assert run.config.objective.titles == {"distance": "largest error"}
+    (read,) = gather([tmp_path]).runs  # without the object
+    assert (read.objective.aim.title, read.objective.aim.higher_is_better) == ("largest error", False)
+    assert "Largest error against its cost" in report_page("own", gather([tmp_path]))
+    renamed = {"metrics": {"distance": Largest(title="furthest")}}  # which is no other run
+    assert numbers(out=tmp_path, rounds=2, resume=True, **settings | renamed).records[:1] == run.records
+    assert gather([tmp_path]).runs[0].objective.aim.title == "furthest"
+
+
+def test_a_folder_without_titles_is_read_and_gone_on_with(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"metrics": {"distance": Largest()}, "goal": "distance"}
+    numbers(out=tmp_path, **settings)
+    config = tmp_path / "config.toml"
+    text = config.read_text("utf-8")
+    older = re.sub(r"\[objective\.titles\]\n.*\n", "", text)
+    assert len(older) < len(text)
+    config.write_text(older, "utf-8")
+    assert gather([tmp_path]).runs[0].objective.aim.title == "distance"
+    assert len(numbers(out=tmp_path, rounds=2, resume=True, **settings).records) == 2
+    config.write_text(text.replace('"largest error"', '"two\\nlines"'), "utf-8")
+    ((_, said),) = gather([tmp_path]).broken
+    assert "objective.titles: 'distance' = 'two\\nlines': a title is a few words in one line" in said
+
+
 def test_a_direction_may_be_the_functions_own_and_names_are_known_metrics() -> None:
     def spread(outputs: torch.Tensor, targets: torch.Tensor) -> float:
         return float(outputs.std())
@@ -338,6 +366,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"metrics": {"largest": Largest(bounds=(0.0, 1.0))}, "goal": "largest", "targets": [0.5, 70.0]},
         "targets.1 = 70.0: a largest error lies from 0 to 1",
     ),
+    "a title of two lines": (
+        {"metrics": {"largest": Largest(title="two\nlines")}},
+        r"'largest' has title = 'two\\nlines'; give a few words in one line",
+    ),
+    "no title": ({"metrics": {"largest": Largest(title=" ")}}, "'largest' has title = ' '; give a few words"),
     "bounds of one": (
         {"metrics": {"largest": Largest(bounds=(1.0,))}},
         r"'largest' has bounds = \(1.0,\); they are its lowest and highest value",

@@ -7,15 +7,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 from small_training import train
 
 from histfl.errors import DivergedError, UsageError
+from histfl.training import mean_of_clients
 from histfl.training.cloud import FedAdam, FedAvgM
 from histfl.training.codecs import Quantise, TopK
 from histfl.training.dealers import Method, RandomDealer, RollingDealer
 from histfl.training.optimisers import SGD, Adam
+from histfl.wireless.clock import Latency
 
 Change = Callable[[Any], Any]
 
@@ -94,6 +97,34 @@ class Dealer(RandomDealer):
         return self.change(super().deal(*given))
 
 
+@dataclass(frozen=True)
+class Uplink:
+    """Of its answers one, `of`, is changed."""
+
+    of: str
+    change: Change
+
+    def _said(self, part: str, found: Any) -> Any:
+        return self.change(found) if part == self.of else found
+
+    def draw(self, network: Any, schedules: Any, round: int, seeds: Any) -> Any:
+        return self._said("draw", [None] * len(schedules))
+
+    def latency(self, network: Any, sent: Any, links: Any) -> Any:
+        return self._said("latency", Latency(1e6))
+
+    def aggregate(self, start: Any, finals: Any, link: None, edge_round: int, learning_rate: float) -> Any:
+        return self._said("aggregate", (mean_of_clients(finals), torch.zeros(())))
+
+
+def uplink(of: str, change: Change) -> dict[str, Any]:
+    return {"uplink": Uplink(of, change)}
+
+
+def with_error(error: Any) -> dict[str, Any]:
+    return uplink("aggregate", lambda found: (found[0], error))
+
+
 def method(change: Change) -> Method:
     return Method("alternating", lambda: Dealer(change=change))
 
@@ -142,6 +173,103 @@ ODD: dict[str, tuple[dict[str, Any], str]] = {
     "a huge factor": ({"schedule": Schedule(1e300)}, "= 1e+300; it must be from"),
     "a dealer of nothing": ({"method": method(lambda found: None)}, "the dealer Dealer returns None"),
     "a dealer of too few": ({"method": method(lambda found: found[:1])}, "returns 1 submodels for 2 cells"),
+    "an uplink without links": (
+        uplink("draw", lambda found: None),
+        "draw of the uplink Uplink returns None; it",
+    ),
+    "links as text": (
+        uplink("draw", lambda found: "ab"),
+        "returns 'ab'; it must return a list with a link for each",
+    ),
+    "links of too few": (
+        uplink("draw", lambda found: found[:1]),
+        "returns 1 links for 2 cells; give one for each",
+    ),
+    "links of none": (
+        uplink("draw", lambda found: np.array(2.0)),
+        "returns array(2.); it must return a list",
+    ),
+    "an uplink of no seconds": (
+        uplink("latency", lambda found: None),
+        "latency of the uplink Uplink returns None",
+    ),
+    "an uplink of seconds": (
+        uplink("latency", lambda found: 3.0),
+        "returns 3.0; it must return a histfl.wireless",
+    ),
+    "rates of nothing": (
+        uplink("latency", lambda found: Latency(None)),
+        "latency of the uplink Uplink: rates = None",
+    ),  # type: ignore[arg-type]
+    "rates of nan": (
+        uplink("latency", lambda found: Latency(math.nan)),
+        "rates = nan; they must be positive",
+    ),
+    "rates below zero": (
+        uplink("latency", lambda found: Latency(-1.0)),
+        "rates = -1.0; they must be positive",
+    ),
+    "rates of too few": (
+        uplink("latency", lambda found: Latency(np.ones(3))),
+        "has rates of shape (3,) for 4 transmissions; give one number, or one for each",
+    ),
+    "all the time and more": (
+        uplink("latency", lambda found: Latency(on_air=1.5)),
+        "on_air = 1.5; a share of the",
+    ),
+    "endless waiting": (
+        uplink("latency", lambda found: Latency(fixed_s=math.inf)),
+        "fixed_s = inf; it must be from 0 to",
+    ),
+    "slots as text": (
+        uplink("latency", lambda found: Latency(slot_s="x")),
+        "slot_s = 'x'; it must be a number",
+    ),  # type: ignore[arg-type]
+    "slots of a half": (
+        uplink("latency", lambda found: Latency(parameters_per_slot=0.5)),  # type: ignore[arg-type]
+        "parameters_per_slot = 0.5; it must be a whole number",
+    ),
+    "no bits": (
+        uplink("latency", lambda found: Latency(bits_per_parameter=0.0)),
+        "bits_per_parameter = 0.0; it",
+    ),
+    "an edge without a model": (
+        uplink("aggregate", lambda found: None),
+        "the uplink Uplink returns None; it must",
+    ),
+    "an edge without an error": (
+        uplink("aggregate", lambda found: found[0]),
+        "it must return the edge's new model and the error of its mean",
+    ),
+    "an edge of all clients": (
+        uplink(
+            "aggregate",
+            lambda found: ({name: x.expand(2, *x.shape) for name, x in found[0].items()}, found[1]),
+        ),
+        "it must be torch.float32 of shape",
+    ),
+    "an edge of parts": (uplink("aggregate", lambda found: ({}, found[1])), "leaves out a tensor, '0.bias'"),
+    "an error of nothing": (
+        with_error(None),
+        "the error that the uplink Uplink returns is None; it must be a tensor",
+    ),
+    "an error of a number": (with_error(0.0), "returns is 0.0; it must be a tensor of one number"),
+    "errors of entries": (
+        with_error(torch.zeros(2)),
+        "is torch.float32 of shape (2,); it must be a tensor of one",
+    ),
+    "a whole error": (
+        with_error(torch.tensor(0)),
+        "is torch.int64 of shape (); it must be a tensor of one number",
+    ),
+    "no error": (
+        with_error(torch.tensor(math.nan)),
+        "the error of the uplink Uplink in round 1 = nan; it must be",
+    ),
+    "an error below zero": (
+        with_error(torch.tensor(-1.0)),
+        "in round 1 = -1.0; it must be at least 0 and finite",
+    ),
     "no dealer": ({"method": Method("alternating", lambda: None)}, "has no shared"),  # type: ignore[arg-type,return-value]
 }
 
@@ -164,6 +292,8 @@ def test_an_odd_answer_is_one_line(given: dict[str, Any], said: str, engine: str
         {"optimiser": Optimiser(())},
         {"schedule": Schedule(torch.tensor(0.5))},
         {"method": method(list)},
+        uplink("draw", tuple),
+        with_error(torch.tensor(0.5, dtype=torch.float64)),
     ],
 )
 def test_what_is_right_runs(given: dict[str, Any]) -> None:
@@ -196,6 +326,11 @@ def test_a_step_that_diverges_is_named() -> None:
     pytest.importorskip("dp_accounting", reason="the extra privacy is not installed")
     with pytest.raises(DivergedError, match=r"the test loss is nan; lower cloud.learning_rate or training"):
         train(cloud={"name": "fedadam", "learning_rate": 1e38})
+    nowhere = uplink(
+        "aggregate", lambda found: ({name: x * math.nan for name, x in found[0].items()}, found[1])
+    )
+    with pytest.raises(DivergedError, match=r"round 1: the test loss is nan"):
+        train(**nowhere)
     with pytest.raises(DivergedError, match=r"lower training.proximal or training.learning_rate"):
         train(proximal=1e30, local_steps=4)
     with pytest.raises(DivergedError, match=r"lower privacy.noise_multiplier or training.proximal or train"):
