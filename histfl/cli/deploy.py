@@ -165,7 +165,6 @@ def _be_cloud(
     watch: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Carry out a run with the machines that call, and tell them its end; the run's summary."""
-    from histfl.deploy.caller import LONGEST_WAIT_S
     from histfl.deploy.cloud import OnMachines
     from histfl.deploy.dispatcher import Dispatcher
     from histfl.runs.jobs import has_rounds
@@ -175,7 +174,7 @@ def _be_cloud(
         warn(f"{kit.name}: listening on {dispatcher.place}")
         if resume and has_rounds(folder, config) and RunFolder(folder).summary_path.exists():
             warn(f"{folder} has all {config.training.rounds} rounds; ask for more with --set training.rounds")
-            dispatcher.end(LONGEST_WAIT_S + 1)  # who was not told before the cloud was killed calls again by then
+            dispatcher.end()  # who was not told before the cloud was killed calls again by then
             return RunFolder(folder).read_summary()
         execution = OnMachines(
             data_dir,

@@ -25,6 +25,7 @@ from histfl.terminal import in_a_line
 
 _log = logging.getLogger(__name__)
 POLL_S = 5.0  # that a child waits for work at most before it asks again
+END_S = 2 * POLL_S  # that all are waited for who are to be told of the end
 FIRST_POLL_S = 0.5  # before its first work: until then it has news, of who is ready
 MOST_TAKES = 20  # of the same work, by a child that is lost or started again before it has answered
 SAY_AFTER_S = 60.0  # who keeps a round waiting, and after twice as long again, and so on
@@ -197,17 +198,18 @@ class Dispatcher:
     def _is_heard(self, child: _Child) -> bool:
         return time.monotonic() - child.heard_at <= self.timeout_s
 
-    def end(self, patience_s: float = 2 * POLL_S) -> None:
-        """Tell all who are there that it is over; where nobody was welcome yet, all who call."""
+    def end(self) -> None:
+        """Tell all who are there, or were a moment ago, that it is over; where nobody was welcome yet, all who call."""
         with self._changed:
             self.over = True
             self._changed.notify_all()
-            until = time.monotonic() + patience_s
-            while time.monotonic() < until and any(
-                not child.over
-                and (self._welcome is None or (self._is_heard(child) and child.about is not None))
+            began = time.monotonic()
+            there = [
+                child
                 for child in self._children.values()
-            ):
+                if self._welcome is None or began - child.heard_at <= max(self.timeout_s, END_S)
+            ]
+            while time.monotonic() - began < END_S and not all(child.over for child in there):
                 self._changed.wait(0.1)
 
     # What the handlers call, each in a thread of its own.
@@ -222,15 +224,18 @@ class Dispatcher:
                 self._children[name].over = True
                 self._changed.notify_all()
 
+    def alive(self, name: str) -> bytes | None:
+        return OVER if self.over else None
+
     def join(self, name: str) -> bytes | None:
         with self._changed:
+            if self.over:
+                return OVER
             if self._welcome is None:
-                return OVER if self.over else None
+                return None
             self._children[name].about = {}
             self._changed.notify_all()
-            return Message(
-                {**self._welcome.about, "session": self.session}, self._welcome.tensors
-            ).to_bytes()
+            return Message({**self._welcome.about, "session": self.session}, self._welcome.tensors).to_bytes()
 
     def next_work(self, name: str, session: str, about: Mapping[str, Any]) -> bytes | None:
         """The child's work, after some waiting None where there is none; a KeyError where it has to join anew, a

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 
 import pytest
-from deployments import deployed, provisioned, small
+from deployments import deployed, provisioned, small, wait_until
 
 import histfl
 from histfl.cli import main
@@ -19,6 +18,7 @@ def test_the_cloud_says_whom_it_waits_for(tmp_path: Path) -> None:
     deployment = provisioned(small("training.rounds=1"), tmp_path)
     run = threading.Thread(target=deployment.run)
     run.start()
+    wait_until(lambda: deployment.said.get("cloud"))
     threads = []
     for name in ("edge0", "edge1", "c0", "c1", "c2", "c3"):
         if name == "c3":
@@ -29,13 +29,6 @@ def test_the_cloud_says_whom_it_waits_for(tmp_path: Path) -> None:
     assert deployment.said["cloud"][-1].startswith("4 of 4 clients are there")
     for thread in threads:
         thread.join(20)
-
-
-def wait_until(done: object, seconds: float = 60.0) -> None:
-    until = time.monotonic() + seconds
-    while not done():  # type: ignore[operator]
-        assert time.monotonic() < until
-        time.sleep(0.05)
 
 
 def test_a_run_that_goes_on_has_its_measured_table(tmp_path: Path) -> None:
