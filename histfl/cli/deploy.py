@@ -170,7 +170,7 @@ def _be_cloud(
     from histfl.runs.jobs import has_rounds
     from histfl.runs.store import RunFolder
 
-    with Dispatcher(kit, timeout_s=terms.timeout_s) as dispatcher:
+    with Dispatcher(kit, timeout_s=terms.timeout_s, watch=watch) as dispatcher:
         warn(f"{kit.name}: listening on {dispatcher.place}")
         if resume and has_rounds(folder, config) and RunFolder(folder).summary_path.exists():
             warn(f"{folder} has all {config.training.rounds} rounds; ask for more with --set training.rounds")
@@ -184,7 +184,6 @@ def _be_cloud(
             test=test,
             start_s=start_s,
             say=warn,
-            watch=watch,
         )
         name = folder.resolve().name
         _, summaries = run_all({name: config}, {name: folder}, folder, execution, trackers, resume=resume)

@@ -71,10 +71,11 @@ class _Child:
 
 
 class Dispatcher:
-    """`welcome` is what a child gets when it joins, or None as long as there is nothing to join."""
+    """`welcome` is what a child gets when it joins, or None as long as there is nothing to join. `watch` is called as
+    long as children are waited for, and raises what ends that."""
 
-    def __init__(self, kit: Kit, *, timeout_s: float) -> None:
-        self.kit, self.timeout_s = kit, timeout_s
+    def __init__(self, kit: Kit, *, timeout_s: float, watch: Callable[[], None] = lambda: None) -> None:
+        self.kit, self.timeout_s, self._watch = kit, timeout_s, watch
         self.deadline_s = math.inf  # of a child's work
         self.session = secrets.token_hex(8)
         self.over = False
@@ -125,17 +126,19 @@ class Dispatcher:
         enough: Callable[[Mapping[str, Mapping[str, Any]]], bool],
         tell: Callable[[str], None],
         missed: Callable[[Mapping[str, Mapping[str, Any]]], Sequence[str]] | None = None,
-    ) -> None:
-        """Wait until those who joined are `enough`; `tell` is told of every change who is `missed`, as a rule the
-        children who did not join."""
+    ) -> Mapping[str, Mapping[str, Any]]:
+        """Wait until those who joined are `enough`, and what they said; `tell` is told of every change who is `missed`,
+        as a rule the children who did not join."""
         missed = missed or (lambda there: [name for name in self._children if name not in there])
         before: Sequence[str] | None = None
         while not enough(there := self.joined()):
+            self._watch()
             if (names := missed(there)) != before:
                 tell(f"waiting for {listed(names)}")
                 before = names
             with self._changed:
                 self._changed.wait(0.2)
+        return there
 
     def ask(self, work: Mapping[str, Message], check: Check) -> Iterator[tuple[str, Answer | Missed]]:
         """Give each child its work, and yield what came of it as it comes. Who is silent for too long is missed, and
@@ -156,6 +159,7 @@ class Dispatcher:
         patience = max(SAY_AFTER_S, self.timeout_s)
         try:
             while waiting:
+                self._watch()
                 with self._changed:
                     ready = [
                         (name, found) for name in waiting if (found := self._come_of(name, began)) is not None

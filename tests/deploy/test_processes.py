@@ -39,18 +39,36 @@ def test_a_first_look(tmp_path: Path, histfl_command: Callable[..., Answer]) -> 
     assert not left
 
 
+FAIL = """
+import inspect, multiprocessing
+from torch import nn
+
+def fail_in(function):
+    here = multiprocessing.parent_process() is None
+    if not here and any(frame.function == function for frame in inspect.stack()):
+        raise RuntimeError("no such board")
+
+class OnABoard(nn.Sequential):
+    def forward(self, inputs):
+        fail_in("{function}")
+        return super().forward(inputs)
+
+def make():
+    fail_in("{function}")
+    return OnABoard(nn.Flatten(), nn.Linear(784, 8), nn.ReLU(), nn.Linear(8, 10))
+"""
+
+
+@pytest.mark.parametrize(("function", "code"), [("make", 2), ("train_client", 1)])
 def test_a_client_that_fails_ends_the_first_look(
-    tmp_path: Path, histfl_command: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch
+    function: str,
+    code: int,
+    tmp_path: Path,
+    histfl_command: Callable[..., Answer],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With its own last words, and at once."""
-    module = tmp_path / "failing_model.py"
-    module.write_text(
-        "import multiprocessing\nfrom torch import nn\n"
-        "def make():\n"
-        "    if multiprocessing.parent_process() is not None:\n"
-        "        raise RuntimeError('no such board')\n"
-        "    return nn.Sequential(nn.Flatten(), nn.Linear(784, 8), nn.ReLU(), nn.Linear(8, 10))\n"
-    )
+    (tmp_path / "failing_model.py").write_text(FAIL.format(function=function))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     settings = [part for setting in SMALL[1:] for part in ("--set", setting)]
@@ -60,7 +78,7 @@ def test_a_client_that_fails_ends_the_first_look(
     )
     assert answer.code in (1, 2)
     assert "no such board" in answer.err.splitlines()[-1]
-    assert re.search(r"c\d ended with code 2", answer.err)
+    assert re.search(rf"c\d ended with code {code}", answer.err)
 
 
 def _is_machine(process: psutil.Process) -> bool:
