@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -202,7 +203,11 @@ def _ended() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        raise Interrupted("interrupted; started again, it goes on where the others are") from None
+        with suppress(OSError):  # nobody may be there to read it
+            warn("interrupted; started again, it goes on where the others are")
+        os._exit(
+            Interrupted.exit_code
+        )  # at once: amid its work, a thread that ends in torch aborts the process
 
 
 def cloud(

@@ -5,7 +5,10 @@ Each test makes one place slow, where a busy machine may be slow at any time.
 
 from __future__ import annotations
 
+import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -162,3 +165,39 @@ def test_ports_are_kept_for_those_who_ask_for_them_by_number() -> None:
         other.bind((LOOPBACK, port))
     with socket.create_server((LOOPBACK, port)):
         pass
+
+
+AT_WORK = """
+import sys, threading, time
+import torch
+from histfl.cli import main
+from histfl.deploy import client
+
+def work():
+    while True:
+        torch.randn(400, 400) @ torch.randn(400, 400)
+
+def serve_clients(*_):
+    threading.Thread(target=work, daemon=True).start()
+    print("at work", flush=True)
+    time.sleep(600)
+
+client.serve_clients = serve_clients
+main(["client", *sys.argv[1:]])
+"""
+
+
+def test_an_interrupt_amid_the_work_of_several_clients_is_no_crash(kits: Path) -> None:
+    """Each is a thread, which torch does not let end amid a computation: it aborts the process."""
+    with subprocess.Popen(
+        [sys.executable, "-c", AT_WORK, kits / "c0", kits / "c1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "at work\n"
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate()
+    assert process.returncode == 130
+    assert said.splitlines()[-1] == "histfl: interrupted; started again, it goes on where the others are"
