@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from histfl.runs.named import build_network, build_split, load_data
 from histfl.runs.run import Run
 from histfl.runs.store import RunFolder
 
+LONG_S = 120.0  # seconds that are waited for what comes soon, on a machine that is not busy
 SMALL = (
     "model.hidden=8",
     "network.cells=2",
@@ -113,8 +115,16 @@ def deployed(config: Config, kits: Path) -> Iterator[Deployment]:
     threads = [deployment.start(name) for name in deployment.machines()]
     yield deployment
     for thread in threads:
-        thread.join(20)
+        thread.join(LONG_S)
         assert not thread.is_alive(), "a machine did not end"
+
+
+def wait_until(done: Callable[[], object]) -> None:
+    """However busy the machine is; what never comes fails."""
+    until = time.monotonic() + LONG_S
+    while not done():
+        assert time.monotonic() < until
+        time.sleep(0.02)
 
 
 def simulated(config: Config) -> Run:

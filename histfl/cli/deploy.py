@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -165,19 +166,16 @@ def _be_cloud(
     watch: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Carry out a run with the machines that call, and tell them its end; the run's summary."""
-    from histfl.deploy.caller import LONGEST_WAIT_S
     from histfl.deploy.cloud import OnMachines
     from histfl.deploy.dispatcher import Dispatcher
     from histfl.runs.jobs import has_rounds
     from histfl.runs.store import RunFolder
 
-    with Dispatcher(kit, timeout_s=terms.timeout_s) as dispatcher:
+    with Dispatcher(kit, timeout_s=terms.timeout_s, watch=watch) as dispatcher:
         warn(f"{kit.name}: listening on {dispatcher.place}")
         if resume and has_rounds(folder, config) and RunFolder(folder).summary_path.exists():
             warn(f"{folder} has all {config.training.rounds} rounds; ask for more with --set training.rounds")
-            dispatcher.end(
-                LONGEST_WAIT_S + 1
-            )  # who was not told before the cloud was killed calls again by then
+            dispatcher.end()  # who was not told before the cloud was killed calls again by then
             return RunFolder(folder).read_summary()
         execution = OnMachines(
             data_dir,
@@ -187,7 +185,6 @@ def _be_cloud(
             test=test,
             start_s=start_s,
             say=warn,
-            watch=watch,
         )
         name = folder.resolve().name
         _, summaries = run_all({name: config}, {name: folder}, folder, execution, trackers, resume=resume)
@@ -206,7 +203,11 @@ def _ended() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        raise Interrupted("interrupted; started again, it goes on where the others are") from None
+        with suppress(OSError):  # nobody may be there to read it
+            warn("interrupted; started again, it goes on where the others are")
+        os._exit(
+            Interrupted.exit_code
+        )  # at once: amid its work, a thread that ends in torch aborts the process
 
 
 def cloud(

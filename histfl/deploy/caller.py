@@ -20,6 +20,7 @@ from histfl.terminal import in_a_line
 
 _log = logging.getLogger(__name__)
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.2, 3.0  # between tries
+BEAT_S = 5.0  # at most, between words of being at work
 SAY_AGAIN_S = 60.0
 SOCKET_S = 20.0  # without a byte, after which a connection is made anew
 BUFFERED = 2**22  # bytes that the system takes and may not have sent yet
@@ -47,6 +48,7 @@ class Caller:
         self._connection: http.client.HTTPSConnection | None = None
         self.session = ""
         self.timeout_s = 60.0
+        self._over = False  # as was said amid work
 
     def join(self) -> Message:
         """What the parent is about, as soon as it is there."""
@@ -76,16 +78,18 @@ class Caller:
 
     @contextmanager
     def alive(self) -> Iterator[None]:
-        """While inside, the parent hears that this machine is at work."""
+        """While inside, the parent hears that this machine is at work, and may say that all is done: it may be away when
+        the work is."""
         done = threading.Event()
         pulse = Caller(self.kit, lambda _: None)
 
         def beat() -> None:
-            while not done.wait(max(self.timeout_s / 5, 0.2)):
+            while not done.wait(max(min(self.timeout_s / 5, BEAT_S), 0.2)):
                 try:
-                    pulse._once("alive", b"")
+                    self._over = self._over or pulse._once("alive", b"") is not None
                 except (OSError, http.client.HTTPException, HistflError):
                     pulse.close()
+            pulse.close()  # here, where no call of its goes on
 
         thread = threading.Thread(target=beat, daemon=True)
         thread.start()
@@ -93,7 +97,6 @@ class Caller:
             yield
         finally:
             done.set()
-            pulse.close()
 
     def close(self) -> None:
         if self._connection is not None:
@@ -103,7 +106,7 @@ class Caller:
     def _call(self, verb: str, data: bytes) -> bytes | None:
         """What the parent answers, None for nothing yet; it is called until it does."""
         wait, away_since, said_at = FIRST_WAIT_S, time.monotonic(), None
-        while True:
+        while not self._over:
             try:
                 found = self._once(verb, data)
                 if said_at is not None:
@@ -126,6 +129,7 @@ class Caller:
                 )
             time.sleep(wait)
             wait = min(2 * wait, LONGEST_WAIT_S)
+        raise Over
 
     def _once(self, verb: str, data: bytes) -> bytes | None:
         connection = self._connected()

@@ -216,7 +216,6 @@ class OnMachines(Execution):
     test: TensorData | None = None
     start_s: float = 60.0
     say: Callable[[str], None] = print
-    watch: Callable[[], None] = lambda: None  # raises what ends the waiting for machines
 
     def prepare(self, config: Config) -> Experiment:
         """As soon as all edges and clients are there, or `start_s` is over and enough of them are."""
@@ -253,7 +252,6 @@ class OnMachines(Execution):
         cells = about.cells
 
         def enough(there: Mapping[str, Mapping[str, Any]]) -> bool:
-            self.watch()
             present = [len(_samples(there.get(edge_name(cell), {}))) for cell in range(len(cells))]
             if present == list(cells):
                 return True
@@ -274,9 +272,9 @@ class OnMachines(Execution):
             return names
 
         late = f"; a part of them is enough {self.start_s:g} s after the start (--start, --min-cells, --min-clients)"
-        self.dispatcher.gather(enough, lambda waiting: self.say(f"{waiting}{late}"), missed)
+        joined = self.dispatcher.gather(enough, lambda waiting: self.say(f"{waiting}{late}"), missed)
         sizes = np.zeros(num_clients, dtype=np.int64)
-        for told in self.dispatcher.joined().values():
+        for told in joined.values():  # those that were enough: in a moment one may be silent
             for client, samples in _samples(told).items():
                 sizes[client] = samples
         there = int((sizes > 0).sum())

@@ -25,6 +25,7 @@ from histfl.terminal import in_a_line
 
 _log = logging.getLogger(__name__)
 POLL_S = 5.0  # that a child waits for work at most before it asks again
+END_S = 2 * POLL_S  # that all are waited for who are to be told of the end
 FIRST_POLL_S = 0.5  # before its first work: until then it has news, of who is ready
 MOST_TAKES = 20  # of the same work, by a child that is lost or started again before it has answered
 SAY_AFTER_S = 60.0  # who keeps a round waiting, and after twice as long again, and so on
@@ -70,10 +71,11 @@ class _Child:
 
 
 class Dispatcher:
-    """`welcome` is what a child gets when it joins, or None as long as there is nothing to join."""
+    """`welcome` is what a child gets when it joins, or None as long as there is nothing to join. `watch` is called as
+    long as children are waited for, and raises what ends that."""
 
-    def __init__(self, kit: Kit, *, timeout_s: float) -> None:
-        self.kit, self.timeout_s = kit, timeout_s
+    def __init__(self, kit: Kit, *, timeout_s: float, watch: Callable[[], None] = lambda: None) -> None:
+        self.kit, self.timeout_s, self._watch = kit, timeout_s, watch
         self.deadline_s = math.inf  # of a child's work
         self.session = secrets.token_hex(8)
         self.over = False
@@ -124,17 +126,19 @@ class Dispatcher:
         enough: Callable[[Mapping[str, Mapping[str, Any]]], bool],
         tell: Callable[[str], None],
         missed: Callable[[Mapping[str, Mapping[str, Any]]], Sequence[str]] | None = None,
-    ) -> None:
-        """Wait until those who joined are `enough`; `tell` is told of every change who is `missed`, as a rule the
-        children who did not join."""
+    ) -> Mapping[str, Mapping[str, Any]]:
+        """Wait until those who joined are `enough`, and what they said; `tell` is told of every change who is `missed`,
+        as a rule the children who did not join."""
         missed = missed or (lambda there: [name for name in self._children if name not in there])
         before: Sequence[str] | None = None
         while not enough(there := self.joined()):
+            self._watch()
             if (names := missed(there)) != before:
                 tell(f"waiting for {listed(names)}")
                 before = names
             with self._changed:
                 self._changed.wait(0.2)
+        return there
 
     def ask(self, work: Mapping[str, Message], check: Check) -> Iterator[tuple[str, Answer | Missed]]:
         """Give each child its work, and yield what came of it as it comes. Who is silent for too long is missed, and
@@ -155,6 +159,7 @@ class Dispatcher:
         patience = max(SAY_AFTER_S, self.timeout_s)
         try:
             while waiting:
+                self._watch()
                 with self._changed:
                     ready = [
                         (name, found) for name in waiting if (found := self._come_of(name, began)) is not None
@@ -197,17 +202,18 @@ class Dispatcher:
     def _is_heard(self, child: _Child) -> bool:
         return time.monotonic() - child.heard_at <= self.timeout_s
 
-    def end(self, patience_s: float = 2 * POLL_S) -> None:
-        """Tell all who are there that it is over; where nobody was welcome yet, all who call."""
+    def end(self) -> None:
+        """Tell all who are there, or were a moment ago, that it is over; where nobody was welcome yet, all who call."""
         with self._changed:
             self.over = True
             self._changed.notify_all()
-            until = time.monotonic() + patience_s
-            while time.monotonic() < until and any(
-                not child.over
-                and (self._welcome is None or (self._is_heard(child) and child.about is not None))
+            began = time.monotonic()
+            there = [
+                child
                 for child in self._children.values()
-            ):
+                if self._welcome is None or began - child.heard_at <= max(self.timeout_s, END_S)
+            ]
+            while time.monotonic() - began < END_S and not all(child.over for child in there):
                 self._changed.wait(0.1)
 
     # What the handlers call, each in a thread of its own.
@@ -222,10 +228,15 @@ class Dispatcher:
                 self._children[name].over = True
                 self._changed.notify_all()
 
+    def alive(self, name: str) -> bytes | None:
+        return OVER if self.over else None
+
     def join(self, name: str) -> bytes | None:
         with self._changed:
+            if self.over:
+                return OVER
             if self._welcome is None:
-                return OVER if self.over else None
+                return None
             self._children[name].about = {}
             self._changed.notify_all()
             return Message({**self._welcome.about, "session": self.session}, self._welcome.tensors).to_bytes()

@@ -130,15 +130,14 @@ def deal_samples(kits: Path, data: TensorData, split: Split) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind((LOOPBACK, 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    """Ports that nobody listens on, and that the system gives to nobody else for a while: on each a connection has just
+    ended, from this side. Who asks for one by its number, to listen there, gets it."""
+    ports = []
+    for _ in range(count):
+        with socket.create_server((LOOPBACK, 0)) as server, socket.create_connection(server.getsockname()):
+            server.accept()[0].close()
+            ports.append(server.getsockname()[1])
+    return ports
 
 
 def _log_of(kit: Path) -> Path:

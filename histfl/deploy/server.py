@@ -45,6 +45,10 @@ class Receiver(Protocol):
         """For the log."""
         ...
 
+    def alive(self, name: str) -> bytes | None:
+        """What a child at work is to know, if anything."""
+        ...
+
     def join(self, name: str) -> bytes | None:
         """What there is to join, if there is anything yet."""
         ...
@@ -54,7 +58,7 @@ class Receiver(Protocol):
         ...
 
     def gave(self, name: str, message: bytes) -> None:
-        """What `join` or `next_work` had for that child is written."""
+        """What `alive`, `join` or `next_work` had for that child is written."""
         ...
 
     def take(self, name: str, data: bytes) -> None:
@@ -71,6 +75,7 @@ class Server(socketserver.ThreadingMixIn, HTTPServer):
         self.dispatcher, self.context = dispatcher, kit.as_server()
         self._open: dict[str, list[ssl.SSLSocket]] = {}  # by machine, and "" for those who are to prove it
         self._changing = threading.Lock()
+        self._closed = False
         where = (kit.listen.host, kit.listen.port)
         if ":" in where[0]:
             self.address_family = socket.AF_INET6
@@ -90,6 +95,7 @@ class Server(socketserver.ThreadingMixIn, HTTPServer):
         """Also of those who have called: they are to call the next one."""
         super().server_close()
         with self._changing:
+            self._closed = True
             for connections in self._open.values():
                 for connection in connections:
                     _cut(connection)
@@ -101,6 +107,8 @@ class Server(socketserver.ThreadingMixIn, HTTPServer):
         with self._changing:
             own = self._open.setdefault(name, [])
             own.append(connection)
+            if self._closed:  # meanwhile
+                _cut(connection)
             if full := len(own) > most:
                 _cut(own.pop(0))
         if full:
@@ -203,7 +211,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, dispatcher: Receiver, name: str, verb: str, data: bytes) -> None:
         dispatcher.heard(name)
         if verb == "alive":
-            self._give(204)
+            self._hand_over(dispatcher, name, dispatcher.alive(name), nothing=204)
         elif verb == "join":
             self._hand_over(dispatcher, name, dispatcher.join(name), nothing=503)
         elif verb == "next":

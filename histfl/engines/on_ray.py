@@ -243,6 +243,8 @@ class _Pool:
     def close(self) -> None:
         for worker in self._all:
             self._ray.kill(worker)
+        # Or `leave`, which may come later, would ask them: Ray would begin anew, with whatever cluster is there.
+        self.busy.clear()
         self._kept.clear()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 from commands import Answer
-from deployments import SMALL, assert_same_model, simulated, small
+from deployments import LONG_S, SMALL, assert_same_model, simulated, small
 
 from histfl.deploy.cloud import OnMachines
 from histfl.deploy.dispatcher import Dispatcher
@@ -35,22 +35,39 @@ def test_a_first_look(tmp_path: Path, histfl_command: Callable[..., Answer]) -> 
     assert "histfl cloud KIT" in page
     report = histfl_command("report", tmp_path / "run")
     assert report.code == 0
-    left = [child for child in psutil.Process().children(recursive=True) if _is_machine(child)]
-    assert not left
+    assert not _machines()
 
 
+FAIL = """
+import inspect, multiprocessing
+from torch import nn
+
+def fail_in(function):
+    here = multiprocessing.parent_process() is None
+    if not here and any(frame.function == function for frame in inspect.stack()):
+        raise RuntimeError("no such board")
+
+class OnABoard(nn.Sequential):
+    def forward(self, inputs):
+        fail_in("{function}")
+        return super().forward(inputs)
+
+def make():
+    fail_in("{function}")
+    return OnABoard(nn.Flatten(), nn.Linear(784, 8), nn.ReLU(), nn.Linear(8, 10))
+"""
+
+
+@pytest.mark.parametrize(("function", "code"), [("make", 2), ("train_client", 1)])
 def test_a_client_that_fails_ends_the_first_look(
-    tmp_path: Path, histfl_command: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch
+    function: str,
+    code: int,
+    tmp_path: Path,
+    histfl_command: Callable[..., Answer],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With its own last words, and at once."""
-    module = tmp_path / "failing_model.py"
-    module.write_text(
-        "import multiprocessing\nfrom torch import nn\n"
-        "def make():\n"
-        "    if multiprocessing.parent_process() is not None:\n"
-        "        raise RuntimeError('no such board')\n"
-        "    return nn.Sequential(nn.Flatten(), nn.Linear(784, 8), nn.ReLU(), nn.Linear(8, 10))\n"
-    )
+    (tmp_path / "failing_model.py").write_text(FAIL.format(function=function))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     settings = [part for setting in SMALL[1:] for part in ("--set", setting)]
@@ -60,15 +77,17 @@ def test_a_client_that_fails_ends_the_first_look(
     )
     assert answer.code in (1, 2)
     assert "no such board" in answer.err.splitlines()[-1]
-    assert re.search(r"c\d ended with code 2", answer.err)
+    assert re.search(rf"c\d ended with code {code}", answer.err)
 
 
-def _is_machine(process: psutil.Process) -> bool:
-    """One that was forked for an edge or a client; the server that forks them stays for the next ones."""
-    try:
-        return any("spawn_main" in part for part in process.cmdline())
-    except psutil.NoSuchProcess:
-        return False
+def _machines() -> list[psutil.Process]:
+    """Those that were forked for edges and clients; the server that forks them stays for the next ones."""
+    servers = [
+        child
+        for child in psutil.Process().children()
+        if any("multiprocessing.forkserver" in part for part in child.cmdline())
+    ]
+    return [machine for server in servers for machine in server.children()]
 
 
 def test_killed_machines_that_come_back_leave_no_trace(tmp_path: Path) -> None:
@@ -78,6 +97,7 @@ def test_killed_machines_that_come_back_leave_no_trace(tmp_path: Path) -> None:
         kills = iter((["c0"], ["edge1"], ["edge0", "c3"]))
 
         def kill(record: dict[str, object]) -> None:
+            assert len(_machines()) == 6
             for name in next(kills, []):
                 pid = machines.processes[name].pid
                 assert pid is not None
@@ -88,7 +108,7 @@ def test_killed_machines_that_come_back_leave_no_trace(tmp_path: Path) -> None:
         experiment = OnMachines(device="cpu", dispatcher=dispatcher, say=lambda _: None).prepare(config)
         run = execute(experiment, on_round=kill)
         dispatcher.end()
-        machines.join(20)
+        machines.join(LONG_S)
         assert [process.exitcode for process in machines.processes.values()] == [0] * 6
         assert "the cloud says that all is done" in machines.words("edge1")
     assert [record["measured"]["missed_clients"] for record in run.records] == [[]] * 4

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 
 import pytest
-from deployments import deployed, provisioned, small
+from deployments import LONG_S, deployed, provisioned, small, wait_until
 
 import histfl
 from histfl.cli import main
@@ -19,23 +18,17 @@ def test_the_cloud_says_whom_it_waits_for(tmp_path: Path) -> None:
     deployment = provisioned(small("training.rounds=1"), tmp_path)
     run = threading.Thread(target=deployment.run)
     run.start()
+    wait_until(lambda: deployment.said.get("cloud"))
     threads = []
     for name in ("edge0", "edge1", "c0", "c1", "c2", "c3"):
         if name == "c3":
             wait_until(lambda: any("waiting for c3;" in line for line in deployment.said["cloud"]))
         threads.append(deployment.start(name))
-    run.join(60)
+    run.join(LONG_S)
     assert deployment.said["cloud"][0].startswith("waiting for edge0, edge1; ")
     assert deployment.said["cloud"][-1].startswith("4 of 4 clients are there")
     for thread in threads:
-        thread.join(20)
-
-
-def wait_until(done: object, seconds: float = 60.0) -> None:
-    until = time.monotonic() + seconds
-    while not done():  # type: ignore[operator]
-        assert time.monotonic() < until
-        time.sleep(0.05)
+        thread.join(LONG_S)
 
 
 def test_a_run_that_goes_on_has_its_measured_table(tmp_path: Path) -> None:
@@ -66,7 +59,7 @@ def test_a_test_set_of_ones_own_is_not_the_named_one(
     summary = RunFolder(folder).read_summary()
     assert (summary["dataset"], summary["normalisation"]) == ("given", None)
     for thread in threads:
-        thread.join(20)
+        thread.join(LONG_S)
     with pytest.raises(SystemExit) as ended:  # it waits for nobody, but for those who may not know
         main(["cloud", command[0], str(folder / "config.toml"), "--out", str(folder), "--resume"])
     assert ended.value.code == 0

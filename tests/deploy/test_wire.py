@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import safetensors.torch
-from deployments import Deployment, provisioned, small
+from deployments import LONG_S, Deployment, provisioned, small
 
 from histfl.deploy.client import SAMPLES
 from histfl.deploy.kits import KIT, Kit, Role
@@ -197,7 +197,7 @@ def test_nothing_else_crosses_the_links(settings: tuple[str, ...], tmp_path: Pat
         threads = [deployment.start(name) for name in deployment.machines()]
         run = deployment.run()
         for thread in threads:
-            thread.join(20)
+            thread.join(LONG_S)
     messages = {name: list(relay.messages()) for name, relay in relays.items()}
     assert {each.child for each in messages["cloud"]} == {"edge0", "edge1"}  # and no client
     assert {each.child for each in messages["edge1"]} == {"c2", "c3"}

@@ -182,6 +182,22 @@ def test_cells_that_kill_every_worker_end_the_run(ray_engine: RayEngine, tmp_pat
     assert ray_engine.lost_workers >= before + OFTEN
 
 
+def test_nobody_is_asked_after_the_end(ray_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error amid a round holds on to results that nobody reads: Ray would be begun anew, or another's be joined."""
+    experiment = make_experiment("mlp", people=Network.uniform(cells=8, clients=8))
+    asked, run = list[Any](), VectorisedEngine.run
+    monkeypatch.setattr(VectorisedEngine, "run", lambda engine, jobs: asked.append(jobs) or run(engine, jobs))
+    model_after(experiment, VectorisedEngine(), rounds=1)
+    engine = RayEngine(cluster=Cluster(workers=1))
+    results = engine.run(asked[0])
+    next(results)
+    assert engine._pool is not None
+    assert engine._pool.busy
+    engine.close()
+    monkeypatch.setattr(_Pool, "_send_away", None)
+    results.close()  # type: ignore[attr-defined]
+
+
 def test_nobody_waits_for_ever(ray_engine: RayEngine, lone_engine: RayEngine) -> None:
     for engine in (ray_engine, lone_engine):  # they have three of four cores
         model_after(make_experiment("mlp"), engine, rounds=1)
