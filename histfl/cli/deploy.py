@@ -205,9 +205,8 @@ def _ended() -> Iterator[None]:
     except KeyboardInterrupt:
         with suppress(OSError):  # nobody may be there to read it
             warn("interrupted; started again, it goes on where the others are")
-        os._exit(
-            Interrupted.exit_code
-        )  # at once: amid its work, a thread that ends in torch aborts the process
+        # At once: amid its work, a thread that ends in torch aborts the process.
+        os._exit(Interrupted.exit_code)
 
 
 def cloud(
