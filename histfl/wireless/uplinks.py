@@ -219,7 +219,8 @@ def check_uplink(uplink: Any, place: str) -> Radio:
     for method, given in PARTS.items():
         if not callable(found := getattr(uplink, method, None)):
             raise UsageError(
-                f"{place} has no method {method}; see histfl.training.jobs.Uplink and histfl.wireless.clock.Radio"
+                f"{place} has no method {method}; give a name, a table, or an object with {', '.join(PARTS)} "
+                "(histfl.training.jobs.Uplink, histfl.wireless.clock.Radio)"
             )
         arguments.takes(f"{place}: {method}", found, given)
     return uplink  # type: ignore[no-any-return]

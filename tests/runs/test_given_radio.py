@@ -324,7 +324,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "an uplink of 3": ({"uplink": 3}, "train(uplink=3) has no method draw"),
     "no uplink": ({"uplink": None}, "train(uplink=None) has no method draw"),
     "a class": ({"uplink": Wired}, "train(uplink=Wired): give an object, such as Wired()"),
-    "a function": ({"uplink": first_larger}, "has no method draw; see histfl.training.jobs.Uplink"),
+    "a function": (
+        {"uplink": first_larger},
+        "has no method draw; give a name, a table, or an object with draw, latency, aggregate",
+    ),
     "no latency": ({"uplink": without("latency")}, "has no method latency"),
     "no aggregate": ({"uplink": without("aggregate")}, "has no method aggregate"),
     "a draw of one": (

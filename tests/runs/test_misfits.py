@@ -236,7 +236,7 @@ def test_another_model_does_not_inherit_the_presets_options(
     ("settings", "said"),
     [
         ({"on_round": 3}, r"on_round=3\): give a function"),
-        ({"uplink": 3}, r"uplink=3\): give a name"),
+        ({"uplink": 3}, r"uplink=3\) has no method draw; give a name"),
         ({"resume": True}, "without out: name the folder"),
         ({"participants": 3}, "participants = 3, but the largest cell has 2 clients"),
     ],
