@@ -136,10 +136,12 @@ class _Round:
                     f"training diverged in round {self.number + 1}, cell {schedule.cell}: the loss is {result.loss}",
                     "training.proximal" if self.run.task.local.proximal else "",
                 )
-            whose = (
-                f"the error of the uplink {type(self.run.task.uplink).__name__} in round {self.number + 1}"
-            )
-            arguments.not_negative(whose, result.edge_error)
+            whose = f"the error of the uplink {type(self.run.task.uplink).__name__}"
+            if not math.isfinite(result.edge_error):  # of updates too large to be squared, if not of its own
+                raise DivergedError(
+                    f"training diverged in round {self.number + 1}, cell {schedule.cell}: {whose} is {result.edge_error}"
+                )
+            arguments.not_negative(f"{whose} in round {self.number + 1}", result.edge_error)
             results.append(result if self._corrects else replace(result, state={}))
             yield submodel, result.state
 
