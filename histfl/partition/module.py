@@ -15,9 +15,10 @@ InstanceNorm layers with running statistics are treated alike; GroupNorm and Lay
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from typing import Any, TypeGuard, TypeVar
 
@@ -74,7 +75,8 @@ def with_tensors(model: nn.Module, tensors: State, compute: Callable[[nn.Module]
 
 
 def outputs_of(model: nn.Module, inputs: Inputs) -> list[torch.Tensor]:
-    """The differentiable tensors that `model` returns."""
+    """The differentiable tensors that `model` returns; `inputs` stay as they are, also where it works on them in place."""
+    inputs = map_tensors(torch.clone, inputs)
     arguments: tuple[Any, ...] = ()
     named: dict[str, Any] = {}
     if isinstance(inputs, Mapping):
@@ -88,8 +90,11 @@ def outputs_of(model: nn.Module, inputs: Inputs) -> list[torch.Tensor]:
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Run a copy of the user's model: gradients on, no warning shown, no random number used up."""
-    with torch.random.fork_rng(devices=[]), torch.enable_grad(), warnings.catch_warnings():
+    """Run a copy of the user's model: gradients on, no warning shown, no random number used up, and parts that went
+    through torch.compile as they are written, for a trace does not see the layers in what became of them."""
+    compiled = "torch._dynamo" in sys.modules
+    eagerly = torch.compiler.set_stance("force_eager") if compiled else nullcontext()
+    with torch.random.fork_rng(devices=[]), torch.enable_grad(), warnings.catch_warnings(), eagerly:
         warnings.simplefilter("ignore")
         yield
 
