@@ -12,7 +12,7 @@ import torch
 from torch.func import functional_call
 
 from histfl.data.inputs import Inputs, arguments, chosen, in_batches, mapped
-from histfl.devices import products
+from histfl.devices import generator_state, products
 from histfl.engines.blocks import Stepper, Trainer
 from histfl.engines.steps.drivers import DirectTrainer, RecordedTrainer, record
 from histfl.engines.steps.one_by_one import OneByOneSteps, StreamedSteps
@@ -78,13 +78,13 @@ def _repeatable(task: Task) -> bool:
     device = task.data.device
     before = {name: buffer.clone() for name, buffer in task.model.named_buffers()}
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        generator = _generator_state(device)
+        generator = generator_state(device)
         try:
             with torch.no_grad():
                 functional_call(task.model, _parameters(task), *arguments(_tried(task)[0][0]))
         except Exception:  # the reference engine says what is wrong with it
             return False
-        drawn = not torch.equal(generator, _generator_state(device))
+        drawn = not torch.equal(generator, generator_state(device))
     changed = any(
         not torch.equal(before[name].to_dense(), buffer.to_dense())  # torch compares no sparse ones
         for name, buffer in task.model.named_buffers()
@@ -93,11 +93,6 @@ def _repeatable(task: Task) -> bool:
         for name, buffer in task.model.named_buffers():
             buffer.copy_(before[name])
     return not drawn and not changed
-
-
-def _generator_state(device: torch.device) -> torch.Tensor:
-    state = torch.random.get_rng_state()
-    return torch.cat([state, torch.cuda.get_rng_state(device)]) if device.type == "cuda" else state
 
 
 def _two_clients(task: Task) -> State:
@@ -124,7 +119,7 @@ def _one_step(task: Task, batch: _Batch) -> tuple[State, torch.Tensor]:
             task.model,
             {name: tensor[i] for name, tensor in stacked.items()},
             {name: tensor[i] for name, tensor in constants.items()},
-            [batch],
+            [(mapped(torch.clone, batch[0]), batch[1])],  # which a model may work on in place
             loss=task.loss,
             training=task.local,
         )
