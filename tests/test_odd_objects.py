@@ -203,6 +203,45 @@ def test_a_model_may_hold_a_sparse_buffer(engine: str, tmp_path: Path) -> None:
     assert len(train(Mixing(), out=tmp_path / "run", engine=engine, rounds=2, resume=True).records) == 2
 
 
+class InPlace(torch.nn.Module):
+    """Scales its inputs in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = mlp()
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.layers(inputs.sub_(0.5).div_(2.0))
+        return outputs
+
+
+class OutOfPlace(InPlace):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.layers((inputs - 0.5) / 2.0)
+        return outputs
+
+
+@pytest.mark.parametrize("method", ["hist", "hfedavg"])
+@pytest.mark.parametrize("engine", ["reference", "vectorised"])
+def test_a_model_may_work_on_its_inputs_in_place(method: str, engine: str) -> None:
+    samples = INPUTS.clone()
+    settings = {"rounds": 2, "method": method, "engine": engine}
+    found = train(InPlace(), (samples, TARGETS), **settings)
+    assert torch.equal(samples, INPUTS)
+    assert found.loss.tolist() == train(OutOfPlace(), **settings).loss.tolist()
+
+
+def test_random_numbers_of_an_evaluation_are_the_same_in_every_run() -> None:
+    class Noisy(OutOfPlace):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return super().forward(inputs + torch.randn_like(inputs))
+
+    model, before = Noisy(), torch.get_rng_state()
+    first, second = train(model, rounds=2), train(model, rounds=2)
+    assert first.loss.tolist() == second.loss.tolist()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def _empties(record: dict[str, Any]) -> None:
     record["latency"].clear()
     record.clear()

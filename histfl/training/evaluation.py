@@ -18,6 +18,7 @@ from histfl.data import TensorData
 from histfl.data.inputs import called, chosen
 from histfl.devices import one_torch_thread
 from histfl.errors import UsageError, in_one_line, shown
+from histfl.seeds import lent_to_layers
 from histfl.training.metrics import FunctionMetric, Measure, TestLoss
 from histfl.training.objective import LOSS, Objective
 
@@ -36,7 +37,7 @@ def evaluate(
     model: nn.Module, data: TensorData, objective: Objective, *, batch_size: int = BATCH
 ) -> Evaluation:
     """Evaluate in eval mode; the model is left in the mode it was in. Batches that a GPU's memory is too
-    small for are halved."""
+    small for are halved. A model that draws random numbers here too draws the same ones every time."""
     (found,) = _evaluated(model, data, objective, None, [0, len(data)], batch_size)
     return found
 
@@ -91,7 +92,8 @@ def _evaluated(
     was_training = model.training
     model.eval()
     try:
-        return list(_in_turn(model, data, objective, order, offsets, batch_size))
+        with lent_to_layers(0, data.device):
+            return list(_in_turn(model, data, objective, order, offsets, batch_size))
     except torch.OutOfMemoryError:
         if batch_size == 1:
             raise
