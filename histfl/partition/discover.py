@@ -216,12 +216,20 @@ def _as_one(layer: nn.Module, forward: Callable[..., Any], *inputs: Any, **named
     return pytree.tree_unflatten(leaves, spec)
 
 
+def _gated(axis: int, inputs: torch.Tensor) -> torch.Tensor:
+    value, gate = inputs.chunk(2, axis)
+    return value * gate.sigmoid()
+
+
 def _traceable(model: nn.Module) -> nn.Module:
-    """A copy in which every parameter takes part in the graph, frozen ones too, and a recurrent layer is one operation."""
+    """A copy in which every parameter takes part in the graph, frozen ones too, a recurrent layer is one operation and a
+    gated unit those that a trace knows."""
     copy = copy_of(model).eval()
     for module in copy.modules():
         if isinstance(module, _RECURRENT):
             module.forward = partial(_as_one, module, module.forward)
+        elif type(module) is nn.GLU:
+            module.forward = partial(_gated, module.dim)  # type: ignore[method-assign]
     for parameter in copy.parameters():
         parameter.requires_grad_(parameter.is_floating_point())
         parameter.grad = None

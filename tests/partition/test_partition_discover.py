@@ -98,6 +98,19 @@ def test_the_halves_of_a_gated_unit_are_one_unit() -> None:
     assert group.axes[0].unit.tolist() == [*range(16), *range(16)]
 
 
+@pytest.mark.parametrize(
+    ("model", "inputs"),
+    [
+        (nn.Sequential(nn.Linear(6, 32), nn.GLU(), nn.Linear(16, 3)), torch.randn(4, 6)),
+        (nn.Sequential(nn.Linear(6, 32), nn.GLU(), nn.Linear(16, 3)), torch.randn(4, 5, 6)),
+        (nn.Sequential(nn.Conv2d(2, 32, 3), nn.GLU(dim=1), nn.Conv2d(16, 3, 3)), torch.randn(4, 2, 8, 8)),
+    ],
+)
+def test_a_layer_of_gated_units_is_cut_in_pairs(model: nn.Module, inputs: torch.Tensor) -> None:
+    (group,) = plan(model, inputs).groups
+    assert group.axes[0].unit.tolist() == [*range(16), *range(16)]
+
+
 def test_lora_cuts_the_rank_alone_and_leaves_the_frozen_base_whole() -> None:
     cut = plan(models.lora(), torch.randn(4, 12))
     assert [group.name for group in cut.groups] == ["0.lora_A", "2.lora_A"]
