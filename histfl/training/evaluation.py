@@ -19,6 +19,7 @@ from histfl.data.inputs import called, chosen
 from histfl.devices import one_torch_thread
 from histfl.errors import UsageError, in_one_line, shown
 from histfl.seeds import lent_to_layers
+from histfl.training.answers import in_an_evaluation
 from histfl.training.metrics import FunctionMetric, Measure, TestLoss
 from histfl.training.objective import LOSS, Objective
 
@@ -119,7 +120,7 @@ def _in_turn(
         inputs, targets = chosen(data.inputs, which), data.targets[which]
         # Whole batches on all threads, each of which computes samples of its own; few samples are shared out in
         # another way, and the loss adds up over all of them.
-        with nullcontext() if len(targets) == batch_size else one_torch_thread():
+        with nullcontext() if len(targets) == batch_size else one_torch_thread(), in_an_evaluation():
             outputs = called(model, inputs)
         with one_torch_thread():
             place = first
@@ -168,7 +169,8 @@ class _Tally:
             raise UsageError(
                 f"counted of the objective returns {shown(counted)}; it must return how many targets its loss is the mean over"
             )
-        self.loss += self.objective.loss(outputs, targets) * counted
+        with in_an_evaluation():
+            self.loss += self.objective.loss(outputs, targets) * counted
         self.counted = self.counted + counted
         self.samples += len(targets)
         if self.keeps:
