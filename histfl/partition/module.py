@@ -224,10 +224,14 @@ _Normalisation = nn.modules.batchnorm._NormBase
 def training_copy(model: nn.Module) -> nn.Module:
     """A copy of `model` to run compact tensors through with `torch.func.functional_call`.
 
-    It is in train mode, its BatchNorm layers use batch statistics and have no buffers for others, and
-    its layers take their sizes from the tensors. `model` itself does not change.
+    It is in train mode, its BatchNorm layers use batch statistics and have no buffers for others, its embeddings
+    have dense gradients, to which anything can be added, and its layers take their sizes from the tensors. `model`
+    itself does not change.
     """
     copy = copy_of(model).train()
+    for module in copy.modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+            module.sparse = False
     for layer in _tracking(copy):
         layer.track_running_stats = False
         layer.running_mean = layer.running_var = layer.num_batches_tracked = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from small_training import INPUTS, TARGETS, train
@@ -57,9 +59,50 @@ def test_a_model_may_keep_what_a_forward_pass_computed() -> None:
     assert train(model).accuracy.shape == (1,)
 
 
-def test_sparse_gradients_are_compared_as_others() -> None:
-    model = nn.Sequential(
-        nn.Embedding(9, 4, sparse=True), nn.Flatten(), nn.Linear(12, 6), nn.ReLU(), nn.Linear(6, 3)
-    )
+@pytest.mark.parametrize("engine", ["reference", "vectorised"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"momentum": 0.9},
+        {"weight_decay": 0.1},
+        {"optimiser": "adam"},
+        {"clip_norm": 1.0},
+        {"proximal": 0.1},
+        {"correction": "mtgc"},
+        {"theory_every": 1},
+    ],
+    ids=str,
+)
+def test_an_embedding_with_sparse_gradients_is_trained_as_another(
+    settings: dict[str, Any], engine: str
+) -> None:
     tokens = torch.randint(9, (40, 3), generator=torch.Generator().manual_seed(1))
-    assert train(model, (tokens, TARGETS)).accuracy.shape == (1,)
+    found = []
+    for sparse in (True, False):
+        torch.manual_seed(1)
+        model = nn.Sequential(
+            nn.Embedding(9, 4, sparse=sparse), nn.Flatten(), nn.Linear(12, 6), nn.ReLU(), nn.Linear(6, 3)
+        )
+        found.append(train(model, (tokens, TARGETS), engine=engine, **settings))
+        assert model[0].sparse == sparse
+    assert found[0].loss.tolist() == found[1].loss.tolist()
+
+
+def test_sparse_gradients_of_a_function_are_compared_as_others() -> None:
+    class Looking(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.layers = (
+                nn.Parameter(torch.randn(9, 4)),
+                nn.Sequential(nn.Linear(4, 6), nn.ReLU()),
+            )
+            self.leave = nn.Linear(6, 3)
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            found = torch.nn.functional.embedding(tokens, self.words, sparse=True).mean(dim=1)
+            outputs: torch.Tensor = self.leave(self.layers(found))
+            return outputs
+
+    tokens = torch.randint(9, (40, 3), generator=torch.Generator().manual_seed(1))
+    assert train(Looking(), (tokens, TARGETS)).accuracy.shape == (1,)
