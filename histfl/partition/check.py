@@ -89,8 +89,9 @@ class Bench:
             else:
                 # A model that casts to float32 by itself, as norms of transformers do, rounds as it does.
                 exact = formats.seen.isdisjoint(_COARSER)
-                # Without running statistics BatchNorm uses the batch's in evaluation too.
-                return cls(copy.eval() if random else copy, inputs, dtype if exact else torch.float32, random)
+                if random:  # without running statistics BatchNorm uses the batch's here too
+                    copy.eval()
+                return cls(copy, inputs, dtype if exact else torch.float32, random)
         raise PartitionError(
             f"{type(model).__name__} does not run in training on the example inputs ({failure}); give a "
             f"batch of several examples"

@@ -224,7 +224,8 @@ def _gated(axis: int, inputs: torch.Tensor) -> torch.Tensor:
 def _traceable(model: nn.Module) -> nn.Module:
     """A copy in which every parameter takes part in the graph, frozen ones too, a recurrent layer is one operation and a
     gated unit those that a trace knows."""
-    copy = copy_of(model).eval()
+    copy = copy_of(model)
+    copy.eval()
     for module in copy.modules():
         if isinstance(module, _RECURRENT):
             module.forward = partial(_as_one, module, module.forward)

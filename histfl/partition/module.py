@@ -228,7 +228,8 @@ def training_copy(model: nn.Module) -> nn.Module:
     have dense gradients, to which anything can be added, and its layers take their sizes from the tensors. `model`
     itself does not change.
     """
-    copy = copy_of(model).train()
+    copy = copy_of(model)
+    copy.train()  # a user's own may return nothing
     for module in copy.modules():
         if isinstance(module, nn.Embedding | nn.EmbeddingBag):
             module.sparse = False

@@ -66,7 +66,8 @@ def key_dropout(model: nn.Module, examples: Inputs) -> None:
     modes = {module: module.training for module in model.modules()}
     try:
         with torch.no_grad(), lent_to_layers(0, parts(examples)[0].device):
-            called(model.eval(), examples)
+            model.eval()
+            called(model, examples)
     finally:
         for hook in hooks:
             hook.remove()
