@@ -249,7 +249,8 @@ def _trace(copy: nn.Module, inputs: Inputs) -> Any:
             ) from error
         if not outputs:
             raise PartitionError(
-                f"{name} returns no tensor that depends on its parameters; nothing can be cut"
+                f"{name} returns no tensor that depends on its parameters, be it in a tuple, dictionary or dataclass, so "
+                f"that nothing can be cut; return one, or train the model whole with method 'hfedavg'"
             )
         try:
             return torch_pruning.DependencyGraph().build_dependency(

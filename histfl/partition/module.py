@@ -20,6 +20,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
+from dataclasses import fields, is_dataclass
 from typing import Any, TypeGuard, TypeVar
 
 import torch
@@ -84,8 +85,15 @@ def outputs_of(model: nn.Module, inputs: Inputs) -> list[torch.Tensor]:
     else:
         arguments = (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs)
     returned = model(*arguments, **named)
-    leaves = pytree.tree_leaves(returned)
+    leaves = pytree.tree_leaves(pytree.tree_map(_fields, returned))
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+
+
+def _fields(leaf: Any) -> Any:
+    """A dataclass as a table, which is a tree to torch."""
+    if not is_dataclass(leaf):
+        return leaf
+    return {field.name: getattr(leaf, field.name) for field in fields(leaf)}
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import models_for_tests as models
@@ -159,6 +160,33 @@ def test_dict_inputs_and_dict_outputs_with_nothing_in_some_of_them() -> None:
 
     (group,) = plan(Named(), {"features": torch.randn(3, 4), "scale": 2.0}).groups
     assert group.name == "body.0"
+
+
+@dataclass
+class Answer:
+    logits: torch.Tensor
+    note: str = ""
+
+
+class Answering(nn.Module):
+    def __init__(self, answer: Callable[[torch.Tensor], object]) -> None:
+        super().__init__()
+        self.body, self.answer = models.mlp(4, 6, 2), answer
+
+    def forward(self, inputs: torch.Tensor) -> object:
+        return self.answer(self.body(inputs))
+
+
+def test_outputs_may_be_a_dataclass() -> None:
+    (group,) = plan(Answering(lambda scores: [Answer(scores)]), torch.randn(3, 4)).groups
+    assert group.name == "body.0"
+
+
+def test_outputs_in_another_object_are_refused_with_what_would_do() -> None:
+    with pytest.raises(
+        PartitionError, match=r"Answering returns no tensor .*dataclass.*return one, or .*'hfedavg'"
+    ):
+        plan(Answering(lambda scores: torch.distributions.Categorical(logits=scores)), torch.randn(3, 4))
 
 
 def test_a_single_example_is_enough_for_batch_normalisation() -> None:
