@@ -1,4 +1,5 @@
-"""Moving numbers to where they are used, what there is to work on them, and how exact a GPU's products are.
+"""Moving numbers to where they are used, what there is to work on them, whether random ones were drawn, and how exact a
+GPU's products are.
 
 `float32` is full single precision. `tf32` rounds the factors of products to 10 bits of mantissa, `bf16` also
 runs layers in bfloat16 where torch's autocast does; parameters, their updates, averages and the evaluation
@@ -51,6 +52,12 @@ def moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     if device.type == "cuda" and tensor.device.type == "cpu":
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)
+
+
+def generator_state(device: torch.device) -> torch.Tensor:
+    """Of torch's global generators, the device's among them: other bytes once a random number is drawn."""
+    state = torch.random.get_rng_state()
+    return torch.cat([state, torch.cuda.get_rng_state(device)]) if device.type == "cuda" else state
 
 
 @contextmanager

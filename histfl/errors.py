@@ -110,3 +110,12 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
 
 def _initials(name: str) -> str:
     return "".join(word[:1] for word in name.split("_"))
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether memory was asked for that is not there; told by the words, since torch has no type of error for a
+    CPU's and is not imported here."""
+    said = str(error)
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and ("can't allocate memory" in said or "out of memory" in said)
+    )

@@ -203,6 +203,75 @@ def test_a_model_may_hold_a_sparse_buffer(engine: str, tmp_path: Path) -> None:
     assert len(train(Mixing(), out=tmp_path / "run", engine=engine, rounds=2, resume=True).records) == 2
 
 
+class InPlace(torch.nn.Module):
+    """Scales its inputs in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = mlp()
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.layers(inputs.sub_(0.5).div_(2.0))
+        return outputs
+
+
+class OutOfPlace(InPlace):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.layers((inputs - 0.5) / 2.0)
+        return outputs
+
+
+@pytest.mark.parametrize("method", ["hist", "hfedavg"])
+@pytest.mark.parametrize("engine", ["reference", "vectorised"])
+def test_a_model_may_work_on_its_inputs_in_place(method: str, engine: str) -> None:
+    samples = INPUTS.clone()
+    settings = {"rounds": 2, "method": method, "engine": engine}
+    found = train(InPlace(), (samples, TARGETS), **settings)
+    assert torch.equal(samples, INPUTS)
+    assert found.loss.tolist() == train(OutOfPlace(), **settings).loss.tolist()
+
+
+def test_random_numbers_of_an_evaluation_are_the_same_in_every_run() -> None:
+    class Noisy(OutOfPlace):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return super().forward(inputs + torch.randn_like(inputs))
+
+    model, before = Noisy(), torch.get_rng_state()
+    first, second = train(model, rounds=2), train(model, rounds=2)
+    assert first.loss.tolist() == second.loss.tolist()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("engine", ["reference", "vectorised"])
+def test_a_submodel_too_small_for_the_model_is_said_in_one_line(engine: str) -> None:
+    class Largest(torch.nn.Module):
+        """The two largest of six units, which one unit does not have."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.enter, self.leave = torch.nn.Linear(8, 6), torch.nn.Linear(6, 3)
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            hidden = torch.relu(self.enter(inputs))
+            outputs: torch.Tensor = self.leave(hidden * (hidden >= hidden.topk(2).values[:, -1:]))
+            return outputs
+
+    with pytest.raises(UsageError, match=r"local step .RuntimeError: selected index.*method\.exclude"):
+        train(Largest(), network=histfl.Network.uniform(cells=6, clients_per_cell=1), engine=engine)
+
+
+@pytest.mark.parametrize(("part", "where"), [("train", "a client's local step"), ("test", "an evaluation")])
+def test_a_sample_that_the_model_does_not_take_is_said_in_one_line(part: str, where: str) -> None:
+    """Beyond the first ones, which are tried before the first round."""
+    words = torch.arange(40)[:, None].expand(40, 4) % 11
+    odd = words.clone()
+    odd[20:] = 11
+    model = torch.nn.Sequential(torch.nn.Embedding(11, 6), torch.nn.Flatten(), torch.nn.Linear(24, 3))
+    sets = {"train": words, "test": words} | {part: odd}
+    with pytest.raises(UsageError, match=f"fails in {where} .IndexError: index out of range.*the samples"):
+        train(model, (sets["train"], TARGETS), (sets["test"], TARGETS), method="hfedavg", local_steps=4)
+
+
 def _empties(record: dict[str, Any]) -> None:
     record["latency"].clear()
     record.clear()

@@ -18,7 +18,7 @@ from histfl.cli.options import whole_line
 from histfl.cli.output import fail, interrupt, open_streams
 from histfl.cli.reproduce import reproduce_app
 from histfl.cli.runs import quickstart, run, sweep
-from histfl.errors import DISK_FAILURES, HistflError, shown
+from histfl.errors import DISK_FAILURES, HistflError, is_out_of_memory, shown
 
 app = typer.Typer(
     help="Federated learning over hierarchical wireless networks with independent submodels (HIST).",
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except typer.Abort:
         fail("aborted", 130)
     except Exception as error:
-        if _out_of_memory(error):
+        if is_out_of_memory(error):
             fail(
                 f"{' '.join(str(error).split())[-200:]}; ask for less: fewer clients, steps or edge rounds", 2
             )
@@ -97,12 +97,3 @@ def _wrong_words(report: Any) -> str:
         return said
     given = of_type.errors()[0]["input"]
     return said.replace("': Input should", f"': {shown(given)}; it should", 1).partition(", unable")[0]
-
-
-def _out_of_memory(error: Exception) -> bool:
-    """Whether memory was asked for that is not there; told by the words, since torch has no type of error for a
-    CPU's and is not imported here."""
-    said = str(error)
-    return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and ("can't allocate memory" in said or "out of memory" in said)
-    )

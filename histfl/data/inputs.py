@@ -39,10 +39,8 @@ def named_parts(inputs: Inputs) -> dict[str, torch.Tensor]:
 
 
 def chosen(inputs: Inputs, which: slice | torch.Tensor) -> Inputs:
-    """Some of the samples."""
-    if isinstance(inputs, torch.Tensor):
-        return inputs[which]
-    return mapped(lambda tensor: tensor[which], inputs)
+    """Some of the samples, in memory of their own: a model may work on them in place."""
+    return mapped(lambda x: x[which].clone() if isinstance(which, slice) else x[which], inputs)
 
 
 def in_batches(inputs: Inputs, size: int) -> list[Inputs]:

@@ -47,6 +47,6 @@ def choose_engine(name: str | Engine, task: Task, memory_gb: float | None = None
         return engine
     _log.warning(
         "the clients train one after another (engine reference, slow): no fast trainer fits the model. One that changes "
-        "a buffer or draws random numbers has none, but for dropout: give every place a dropout layer of its own"
+        "a buffer or anything else of itself, or draws random numbers, has none, but for dropout: give every place a dropout layer of its own"
     )
     return engine if isinstance(engine, RayEngine) else ReferenceEngine()

@@ -3,7 +3,8 @@
 Tracing follows axes, not meaning. A norm over the cut axis, a reshape with a number written into it or
 an average over units all trace well and break when cut. So every choice is tried: random parts of
 the units, compact tensors through the copy that clients train, against the full tensors with all other
-entries set to zero. Outputs and the gradients of all kept entries must agree in float64.
+entries set to zero. Outputs and the gradients of all kept entries must agree in float64, in training, where a
+model may have further parts. One that draws random numbers there is compared in evaluation, and need but run in training.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from histfl.devices import generator_state
 from histfl.errors import PartitionError, in_one_line
 from histfl.partition.module import (
     Inputs,
@@ -34,7 +36,8 @@ from histfl.partition.submodel import Submodel, extract, mask
 # Relative to the largest entry.
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3}
 
-_COARSER = {torch.float32, torch.float16, torch.bfloat16}
+_ALL_IN = {torch.float64: nn.Module.double, torch.float32: nn.Module.float}  # but for complex numbers
+_COARSER = {torch.float32, torch.float16, torch.bfloat16, torch.complex64}
 _ATTEMPTS = 5  # to find parameters with which every cut layer has a say in the output
 
 
@@ -60,29 +63,35 @@ class _Formats(TorchDispatchMode):
 
 @dataclass(frozen=True)
 class Bench:
-    """A copy of the model to try cuts on, a few inputs, and the number format by which equal results agree."""
+    """A copy of the model to try cuts on, a few inputs, the number format by which equal results agree, and whether
+    it draws random numbers in training."""
 
     model: nn.Module
     inputs: Inputs
     dtype: torch.dtype
+    random: bool
 
     @classmethod
     def of(cls, model: nn.Module, example_inputs: Inputs) -> Bench:
         """The bench in float64, or in float32 for a model that does not run in float64."""
         failure = ""
         for dtype in _TOLERANCE:
-            # Without running statistics BatchNorm uses the batch's in eval mode too, and dropout is off.
-            copy = training_copy(model).to(dtype).eval()
+            copy = _without_dropout(_ALL_IN[dtype](training_copy(model)))
             inputs = map_tensors(partial(_cast, dtype), few_examples(example_inputs))
+            device = next((parameter.device for parameter in copy.parameters()), torch.device("cpu"))
             try:
                 with quietly(), _Formats() as formats:
+                    before = generator_state(device)
                     outputs_of(copy, inputs)
+                    random = not torch.equal(before, generator_state(device))
             except Exception as error:
                 failure = in_one_line(error)
             else:
                 # A model that casts to float32 by itself, as norms of transformers do, rounds as it does.
                 exact = formats.seen.isdisjoint(_COARSER)
-                return cls(copy, inputs, dtype if exact else torch.float32)
+                if random:  # without running statistics BatchNorm uses the batch's here too
+                    copy.eval()
+                return cls(copy, inputs, dtype if exact else torch.float32, random)
         raise PartitionError(
             f"{type(model).__name__} does not run in training on the example inputs ({failure}); give a "
             f"batch of several examples"
@@ -133,7 +142,10 @@ class Bench:
             if name in names
         }
         try:
-            outputs, gradients = self._run(extract(state, submodel), plan.trainable)
+            compact = extract(state, submodel)
+            if self.random:
+                self._run_in_training(compact, plan.trainable)
+            outputs, gradients = self._run(compact, plan.trainable)
         except Exception as error:
             return f"the cut layer does not run ({in_one_line(error)})", True
         masked = {name: value * mask(submodel, name).to(value) for name, value in state.items()}
@@ -151,12 +163,23 @@ class Bench:
         reached = {name for name, value in kept.items() if bool(value.any())}
         return "", reached >= plan.trainable & submodel.positions.keys()
 
+    def _run_in_training(self, state: State, trainable: Collection[str]) -> None:
+        try:
+            self.model.train()
+            self._run(state, trainable)
+        finally:
+            self.model.eval()
+
     def _run(self, state: State, trainable: Collection[str]) -> tuple[list[torch.Tensor], State]:
         """Outputs, and the gradients of a random weighting of them (zero where there is none)."""
         leaves = {name: value.detach().requires_grad_(name in trainable) for name, value in state.items()}
         trained = {name: value for name, value in leaves.items() if name in trainable}
+        # What a forward pass changes in a buffer is not there in the next one.
+        buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
         with quietly():
-            outputs, found = with_tensors(self.model, leaves, lambda model: self._gradients(model, trained))
+            outputs, found = with_tensors(
+                self.model, {**leaves, **buffers}, lambda model: self._gradients(model, trained)
+            )
         return [value.detach() for value in outputs], dict(zip(trained, found, strict=True))
 
     def _gradients(self, model: nn.Module, trained: State) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
@@ -183,6 +206,13 @@ def _varied(value: torch.Tensor, attempt: int) -> torch.Tensor:
         return value
     noise = torch.randn(value.shape, generator=torch.Generator().manual_seed(attempt)).to(value)
     return (value.square().mean().sqrt() + 0.1) * noise
+
+
+def _without_dropout(model: nn.Module) -> nn.Module:
+    for module in model.modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd):
+            module.eval()
+    return model
 
 
 def _cast(dtype: torch.dtype, value: torch.Tensor) -> torch.Tensor:

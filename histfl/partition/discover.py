@@ -10,14 +10,16 @@ the positions it reaches.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 import torch_pruning
 from torch import nn
-from torch_pruning.ops import OPTYPE
+from torch.utils import _pytree as pytree
+from torch_pruning.ops import OPTYPE, CustomizedPruner
 
 from histfl.errors import PartitionError, in_one_line
 from histfl.partition.module import Inputs, copy_of, few_examples, outputs_of, quietly
@@ -27,7 +29,8 @@ IN, OUT, BOTH = "in", "out", "both"
 
 CONVOLUTIONS = (OPTYPE.CONV, OPTYPE.DEPTHWISE_CONV)
 MOST_VISITS = 500  # of a side; a layer whose outputs are split in many parts is reached once for each
-MOST_POSITIONS = 2**21  # of a side without parameters, such as a flattening's
+# Of a side without parameters, such as a flattening's, and no more than all layers have.
+MOST_POSITIONS = 2**21
 
 
 class Index(NamedTuple):
@@ -55,9 +58,10 @@ class Walk:
 
     Where torch-pruning's maps do not fit a layer, as with GRU, they lead round and round to ever higher positions:
     those beyond a layer's parameters are not passed on, and a side that is reached with new ones too often, or with
-    too many, is lost.
+    too many (`most`), is lost.
     """
 
+    most: int = MOST_POSITIONS
     labels: dict[Side, dict[int, int]] = field(default_factory=dict)
     lost: list[Any] = field(default_factory=list)
     _parent: dict[int, int] = field(default_factory=dict)
@@ -95,7 +99,7 @@ class Walk:
             if not fresh:
                 continue
             self._visits[side] += 1
-            if self._visits[side] > MOST_VISITS or len(label) > MOST_POSITIONS:
+            if self._visits[side] > MOST_VISITS or len(label) > self.most:
                 self.lost.append(side.node)
             else:
                 stack.extend(self._across_blocks(side, fresh))
@@ -149,8 +153,9 @@ _CHANNEL_WISE = (OPTYPE.BN, OPTYPE.IN, OPTYPE.GN, OPTYPE.PRELU)
 _NEEDS_ALL = {
     OPTYPE.LN: "{} normalises over these units",
     OPTYPE.MHA: "the attention {} needs all of these units",
-    OPTYPE.LSTM: "the recurrent layer {} needs all of these units",
+    OPTYPE.CUSTOMIZED: "the recurrent layer {} needs all of these units",
 }
+_RECURRENT = (nn.RNNBase, nn.modules.rnn.RNNCellBase)
 
 
 def discover(model: nn.Module, example_inputs: Inputs) -> tuple[UnitGroup, ...]:
@@ -169,12 +174,13 @@ def discover(model: nn.Module, example_inputs: Inputs) -> tuple[UnitGroup, ...]:
     producers.sort(key=lambda node: place.get(id(node.module), 0))
     covered: dict[Side, set[int]] = {}
     walks: list[Walk] = []
+    most = min(MOST_POSITIONS, sum(max(parameter.shape, default=1) for parameter in copy.parameters()))
     for node in producers:
         side = side_of(node, OUT)
         start = [k for k in range(_num_outputs(node)) if k not in covered.get(side, ())]
         if not start:
             continue
-        walk = Walk()
+        walk = Walk(most)
         walk.follow(side, [Index(k, k) for k in start])
         for reached, label in walk.labels.items():
             covered.setdefault(reached, set()).update(label)
@@ -185,9 +191,45 @@ def discover(model: nn.Module, example_inputs: Inputs) -> tuple[UnitGroup, ...]:
     return _named_apart(groups)
 
 
+class _AsOne(torch.autograd.Function):
+    """The first `count` tensors, as one operation on the others."""
+
+    @staticmethod
+    def forward(ctx: Any, count: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(tensor.clone() for tensor in tensors[:count])
+
+
+def _as_one(layer: nn.Module, forward: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
+    """What a layer's `forward` returns, as one operation on its inputs: in place of all those of its steps in time, round
+    which a walk goes for long."""
+    with torch.no_grad():
+        returned = forward(*inputs, **named)
+    leaves, spec = pytree.tree_flatten(returned)
+    places = [
+        k for k, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
+    ]
+    read = [leaf for leaf in pytree.tree_leaves((inputs, named)) if isinstance(leaf, torch.Tensor)]
+    found = _AsOne.apply(len(places), *(leaves[k] for k in places), *read, *layer.parameters())  # type: ignore[no-untyped-call]
+    for place, tensor in zip(places, found, strict=True):
+        leaves[place] = tensor
+    return pytree.tree_unflatten(leaves, spec)
+
+
+def _gated(axis: int, inputs: torch.Tensor) -> torch.Tensor:
+    value, gate = inputs.chunk(2, axis)
+    return value * gate.sigmoid()
+
+
 def _traceable(model: nn.Module) -> nn.Module:
-    """A copy in which every parameter takes part in the graph, frozen ones too."""
-    copy = copy_of(model).eval()
+    """A copy in which every parameter takes part in the graph, frozen ones too, a recurrent layer is one operation and a
+    gated unit those that a trace knows."""
+    copy = copy_of(model)
+    copy.eval()
+    for module in copy.modules():
+        if isinstance(module, _RECURRENT):
+            module.forward = partial(_as_one, module, module.forward)
+        elif type(module) is nn.GLU:
+            module.forward = partial(_gated, module.dim)  # type: ignore[method-assign]
     for parameter in copy.parameters():
         parameter.requires_grad_(parameter.is_floating_point())
         parameter.grad = None
@@ -196,6 +238,7 @@ def _traceable(model: nn.Module) -> nn.Module:
 
 def _trace(copy: nn.Module, inputs: Inputs) -> Any:
     name = type(copy).__name__
+    recurrent = {type(module) for module in copy.modules() if isinstance(module, _RECURRENT)}
     with quietly():
         try:
             outputs = outputs_of(copy, inputs)
@@ -205,11 +248,16 @@ def _trace(copy: nn.Module, inputs: Inputs) -> Any:
             ) from error
         if not outputs:
             raise PartitionError(
-                f"{name} returns no tensor that depends on its parameters; nothing can be cut"
+                f"{name} returns no tensor that depends on its parameters, be it in a tuple, dictionary or dataclass, so "
+                f"that nothing can be cut; return one, or train the model whole with method 'hfedavg'"
             )
         try:
             return torch_pruning.DependencyGraph().build_dependency(
-                copy, inputs, forward_fn=lambda module, given: outputs_of(module, given), verbose=False
+                copy,
+                inputs,
+                forward_fn=lambda module, given: outputs_of(module, given),
+                customized_pruners={kind: CustomizedPruner() for kind in recurrent},
+                verbose=False,
             )
         except Exception as error:
             raise PartitionError(

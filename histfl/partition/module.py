@@ -15,10 +15,12 @@ InstanceNorm layers with running statistics are treated alike; GroupNorm and Lay
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
+from dataclasses import fields, is_dataclass
 from typing import Any, TypeGuard, TypeVar
 
 import torch
@@ -74,7 +76,8 @@ def with_tensors(model: nn.Module, tensors: State, compute: Callable[[nn.Module]
 
 
 def outputs_of(model: nn.Module, inputs: Inputs) -> list[torch.Tensor]:
-    """The differentiable tensors that `model` returns."""
+    """The differentiable tensors that `model` returns; `inputs` stay as they are, also where it works on them in place."""
+    inputs = map_tensors(torch.clone, inputs)
     arguments: tuple[Any, ...] = ()
     named: dict[str, Any] = {}
     if isinstance(inputs, Mapping):
@@ -82,14 +85,24 @@ def outputs_of(model: nn.Module, inputs: Inputs) -> list[torch.Tensor]:
     else:
         arguments = (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs)
     returned = model(*arguments, **named)
-    leaves = pytree.tree_leaves(returned)
+    leaves = pytree.tree_leaves(pytree.tree_map(_fields, returned))
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+
+
+def _fields(leaf: Any) -> Any:
+    """A dataclass as a table, which is a tree to torch."""
+    if not is_dataclass(leaf):
+        return leaf
+    return {field.name: getattr(leaf, field.name) for field in fields(leaf)}
 
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Run a copy of the user's model: gradients on, no warning shown, no random number used up."""
-    with torch.random.fork_rng(devices=[]), torch.enable_grad(), warnings.catch_warnings():
+    """Run a copy of the user's model: gradients on, no warning shown, no random number used up, and parts that went
+    through torch.compile as they are written, for a trace does not see the layers in what became of them."""
+    compiled = "torch._dynamo" in sys.modules
+    eagerly = torch.compiler.set_stance("force_eager") if compiled else nullcontext()
+    with torch.random.fork_rng(devices=[]), torch.enable_grad(), warnings.catch_warnings(), eagerly:
         warnings.simplefilter("ignore")
         yield
 
@@ -219,10 +232,15 @@ _Normalisation = nn.modules.batchnorm._NormBase
 def training_copy(model: nn.Module) -> nn.Module:
     """A copy of `model` to run compact tensors through with `torch.func.functional_call`.
 
-    It is in train mode, its BatchNorm layers use batch statistics and have no buffers for others, and
-    its layers take their sizes from the tensors. `model` itself does not change.
+    It is in train mode, its BatchNorm layers use batch statistics and have no buffers for others, its embeddings
+    have dense gradients, to which anything can be added, and its layers take their sizes from the tensors. `model`
+    itself does not change.
     """
-    copy = copy_of(model).train()
+    copy = copy_of(model)
+    copy.train()  # a user's own may return nothing
+    for module in copy.modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+            module.sparse = False
     for layer in _tracking(copy):
         layer.track_running_stats = False
         layer.running_mean = layer.running_var = layer.num_batches_tracked = None

@@ -27,6 +27,7 @@ from histfl.runs.records import Record, done, round_record, summarise
 from histfl.runs.run import Run
 from histfl.runs.store import Checkpoint, RunFolder, digest
 from histfl.runs.work import network_file
+from histfl.seeds import lent_to_layers
 from histfl.theory import estimate
 from histfl.training import State, hist
 from histfl.training.evaluation import Evaluation, evaluate, evaluate_holders, spreads
@@ -264,7 +265,7 @@ def _calibrate(experiment: Experiment) -> None:
         samples = mapped(lambda x: augment.apply(x, variants.to(experiment.device)), samples)
     batches = math.ceil(len(numbers) / CALIBRATION_BATCH)  # even ones: a last batch of one has no variance
     ends = np.cumsum([0, *spread_evenly(len(numbers), batches)]).tolist()
-    with one_torch_thread():
+    with one_torch_thread(), lent_to_layers(task.seeds.key("calibration"), experiment.device):
         recompute_statistics(
             experiment.model, [chosen(samples, slice(*between)) for between in pairwise(ends)]
         )

@@ -86,10 +86,8 @@ def check_fit(
             f"{tuple(test.targets.shape[1:])}; they must be alike"
         )
     count = min(batch_size, EXAMPLES)
-    for name, data, module in (
-        ("training", train, training_copy(model)),
-        ("test", test, training_copy(model).eval()),
-    ):
+    for name, data in (("training", train), ("test", test)):
+        module = training_copy(model)
         for tensor in parts(data.inputs):
             if tensor.is_floating_point() and not _all_finite(tensor):
                 sample = int((~tensor.isfinite()).reshape(len(data), -1).any(dim=1).nonzero()[0])
@@ -101,6 +99,7 @@ def check_fit(
         inputs, targets = chosen(data.inputs, slice(count)), data.targets[:count]
         parameters = {parameter for parameter, _ in module.named_parameters()}
         trains = name == "training"
+        module.train(trains)
         with torch.set_grad_enabled(trains), torch.random.fork_rng(devices=[]):
             outputs = _attempt("model", name, inputs, lambda: called(module, inputs))  # noqa: B023 (called at once)
             objective.check_outputs(outputs, len(targets), data)
@@ -126,7 +125,12 @@ def check_fit(
             trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
             with torch.random.fork_rng(devices=[]):
                 back = lambda: torch.autograd.grad(value, trained, allow_unused=True)  # noqa: B023, E731 (called at once)
-                _attempt("backward pass", name, inputs, back)
+                found = _attempt("backward pass", name, inputs, back)
+            if all(gradient is None for gradient in found):
+                raise UsageError(
+                    "the loss of a copy of the model depends on none of its trainable parameters; its forward pass may be "
+                    "bound to the layers of the model itself: let it reach them by self"
+                )
         else:
             _try_metrics(module, data, objective, outputs, targets)
 

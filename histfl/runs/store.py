@@ -292,7 +292,8 @@ class RunFolder:
 
     def save_model(self, state: Mapping[str, torch.Tensor]) -> None:
         """The trained model's parameters and buffers; tied tensors are stored once each, as copies."""
-        tensors = {name: _plain(tensor).clone() for name, tensor in state.items()}
+        # A module's own extra state may be anything.
+        tensors = {name: _plain(x).clone() for name, x in state.items() if isinstance(x, torch.Tensor)}
         files.write_whole(self.model_path, safetensors.torch.save(tensors))
 
     def save_pictures(self, pictures: Record) -> None:

@@ -1,15 +1,46 @@
 """What objects of a user's own answer, such as a codec or a cloud step, checked where it comes in: shapes and types, no
-number of it, so that nothing waits for a GPU."""
+number of it, so that nothing waits for a GPU; and their failures in one line."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from histfl.errors import UsageError, shown
+from histfl.errors import HistflError, UsageError, in_one_line, is_out_of_memory, shown
 from histfl.partition import State
+
+
+@contextmanager
+def in_a_local_step() -> Iterator[None]:
+    """The user's model and loss on a batch and a submodel that nobody tried before."""
+    with _told(
+        "in a client's local step",
+        "where a cell's submodel has too few units of a layer for it, exclude that layer (method.exclude) or use fewer "
+        "cells; else correct the model or the samples",
+    ):
+        yield
+
+
+@contextmanager
+def in_an_evaluation() -> Iterator[None]:
+    """The user's model and loss on samples that nobody tried before."""
+    with _told("in an evaluation", "correct the model or the samples"):
+        yield
+
+
+@contextmanager
+def _told(where: str, remedy: str) -> Iterator[None]:
+    try:
+        yield
+    except HistflError:
+        raise
+    except Exception as error:  # a user's model and loss may fail in any way
+        if is_out_of_memory(error):
+            raise
+        raise UsageError(f"the model or the loss fails {where} ({in_one_line(error)}); {remedy}") from error
 
 
 def pair(found: Any, whose: str, what: str = "two tables of tensors") -> tuple[Any, Any]:

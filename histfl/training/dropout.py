@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from histfl.data.inputs import Inputs, called, parts
-from histfl.seeds import random_bits
+from histfl.seeds import lent_to_layers, random_bits
 
 _BITS = 16  # an entry takes of a random word, which serves four
 _WHOLE_CHANNELS = {nn.Dropout: False, nn.Dropout1d: True, nn.Dropout2d: True, nn.Dropout3d: True}
@@ -65,8 +65,9 @@ def key_dropout(model: nn.Module, examples: Inputs) -> None:
     hooks = [layer.register_forward_pre_hook(lambda module, _: calls.update([module])) for layer in layers]
     modes = {module: module.training for module in model.modules()}
     try:
-        with torch.no_grad():
-            called(model.eval(), examples)
+        with torch.no_grad(), lent_to_layers(0, parts(examples)[0].device):
+            model.eval()
+            called(model, examples)
     finally:
         for hook in hooks:
             hook.remove()

@@ -18,6 +18,8 @@ from histfl.data import TensorData
 from histfl.data.inputs import called, chosen
 from histfl.devices import one_torch_thread
 from histfl.errors import UsageError, in_one_line, shown
+from histfl.seeds import lent_to_layers
+from histfl.training.answers import in_an_evaluation
 from histfl.training.metrics import FunctionMetric, Measure, TestLoss
 from histfl.training.objective import LOSS, Objective
 
@@ -36,7 +38,7 @@ def evaluate(
     model: nn.Module, data: TensorData, objective: Objective, *, batch_size: int = BATCH
 ) -> Evaluation:
     """Evaluate in eval mode; the model is left in the mode it was in. Batches that a GPU's memory is too
-    small for are halved."""
+    small for are halved. A model that draws random numbers here too draws the same ones every time."""
     (found,) = _evaluated(model, data, objective, None, [0, len(data)], batch_size)
     return found
 
@@ -91,7 +93,8 @@ def _evaluated(
     was_training = model.training
     model.eval()
     try:
-        return list(_in_turn(model, data, objective, order, offsets, batch_size))
+        with lent_to_layers(0, data.device):
+            return list(_in_turn(model, data, objective, order, offsets, batch_size))
     except torch.OutOfMemoryError:
         if batch_size == 1:
             raise
@@ -117,7 +120,7 @@ def _in_turn(
         inputs, targets = chosen(data.inputs, which), data.targets[which]
         # Whole batches on all threads, each of which computes samples of its own; few samples are shared out in
         # another way, and the loss adds up over all of them.
-        with nullcontext() if len(targets) == batch_size else one_torch_thread():
+        with nullcontext() if len(targets) == batch_size else one_torch_thread(), in_an_evaluation():
             outputs = called(model, inputs)
         with one_torch_thread():
             place = first
@@ -166,7 +169,8 @@ class _Tally:
             raise UsageError(
                 f"counted of the objective returns {shown(counted)}; it must return how many targets its loss is the mean over"
             )
-        self.loss += self.objective.loss(outputs, targets) * counted
+        with in_an_evaluation():
+            self.loss += self.objective.loss(outputs, targets) * counted
         self.counted = self.counted + counted
         self.samples += len(targets)
         if self.keeps:

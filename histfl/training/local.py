@@ -14,6 +14,7 @@ from histfl.data.inputs import Inputs, called
 from histfl.devices import Precision, layers
 from histfl.errors import UsageError
 from histfl.partition import with_tensors
+from histfl.training.answers import in_a_local_step
 from histfl.training.corrections import MakeCorrection, name_of
 from histfl.training.optimisers import SGD, InPlaceSGD, Optimiser, Slots, Tensors, checked_slots, clipped
 from histfl.training.schedules import Constant, Schedule, check_rate, schedule_factor
@@ -146,6 +147,7 @@ def _loss_and_gradients(
     training: LocalTraining,
     model: nn.Module,
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-    with layers(training.precision, targets.device):
-        value = loss(called(model, inputs), targets)
-    return value, torch.autograd.grad(value, trained, materialize_grads=True)
+    with in_a_local_step():
+        with layers(training.precision, targets.device):
+            value = loss(called(model, inputs), targets)
+        return value, torch.autograd.grad(value, trained, materialize_grads=True)

@@ -139,3 +139,82 @@ def test_a_wrong_order_in_a_new_norm_is_noticed_although_its_entries_are_all_equ
     bench = Bench.of(model, torch.randn(4, 5))
     assert not bench.difference([right])
     assert bench.difference([UnitGroup("0", 8, tuple(axes))])
+
+
+class Auxiliary(nn.Module):
+    """A second head that is there in training alone, as in GoogLeNet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.inner, self.leave = nn.Linear(5, 8), nn.Linear(8, 12), nn.Linear(12, 3)
+        self.aside = nn.Linear(8, 3)
+
+    def noise(self) -> torch.Tensor | float:
+        return 0.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.relu(self.enter(x))
+        found: torch.Tensor = self.leave(torch.relu(self.inner(hidden)))
+        return found + self.aside(hidden) + self.noise() if self.training else found
+
+
+class NoisyAuxiliary(Auxiliary):
+    def noise(self) -> torch.Tensor | float:
+        return torch.randn(())
+
+
+@pytest.mark.parametrize("kind", [Auxiliary, NoisyAuxiliary])
+def test_what_a_model_does_in_training_alone_is_tried_too(kind: type[nn.Module]) -> None:
+    assert [group.name for group in plan(kind(), torch.randn(4, 5)).groups] == ["inner"]
+    with pytest.raises(PartitionError, match=r"enter: the cut layer does not run .*mat1"):
+        plan(kind(), torch.randn(4, 5), include=["enter"])
+
+
+def test_a_buffer_that_training_changes_is_the_same_for_cut_and_masked() -> None:
+    class Counting(nn.Module):
+        seen: torch.Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = models.mlp(5, 8, 3)
+            self.register_buffer("seen", torch.zeros(()))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.seen += 1
+            found: torch.Tensor = self.layers(x * self.seen)
+            return found
+
+    assert plan(Counting(), torch.randn(4, 5)).groups
+
+
+def test_complex_buffers_keep_their_imaginary_part() -> None:
+    """Rotations of positions are kept so."""
+
+    class Rotating(nn.Module):
+        turn: torch.Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = models.mlp(4, 8, 3)
+            self.register_buffer("turn", torch.tensor([1j, 1j]))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            turned = torch.view_as_complex(x.unflatten(-1, (2, 2))) * self.turn
+            found: torch.Tensor = self.layers(torch.view_as_real(turned).flatten(-2))
+            return found
+
+    assert plan(Rotating(), torch.randn(4, 4)).groups
+    bench = Bench.of(Rotating(), torch.randn(4, 4))
+    assert bench.model.get_buffer("turn").tolist() == [1j, 1j]
+
+
+def test_inputs_that_are_changed_in_place_are_the_same_for_cut_and_masked() -> None:
+    class Scaling(nn.Sequential):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = super().forward(x.mul_(2).add_(1))
+            return found
+
+    inputs = torch.randn(4, 5)
+    before = inputs.clone()
+    assert plan(Scaling(*models.mlp(5, 8, 3)), inputs).groups
+    assert torch.equal(inputs, before)

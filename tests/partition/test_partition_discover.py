@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import models_for_tests as models
 import numpy as np
@@ -96,6 +99,19 @@ def test_the_halves_of_a_gated_unit_are_one_unit() -> None:
     assert group.axes[0].unit.tolist() == [*range(16), *range(16)]
 
 
+@pytest.mark.parametrize(
+    ("model", "inputs"),
+    [
+        (nn.Sequential(nn.Linear(6, 32), nn.GLU(), nn.Linear(16, 3)), torch.randn(4, 6)),
+        (nn.Sequential(nn.Linear(6, 32), nn.GLU(), nn.Linear(16, 3)), torch.randn(4, 5, 6)),
+        (nn.Sequential(nn.Conv2d(2, 32, 3), nn.GLU(dim=1), nn.Conv2d(16, 3, 3)), torch.randn(4, 2, 8, 8)),
+    ],
+)
+def test_a_layer_of_gated_units_is_cut_in_pairs(model: nn.Module, inputs: torch.Tensor) -> None:
+    (group,) = plan(model, inputs).groups
+    assert group.axes[0].unit.tolist() == [*range(16), *range(16)]
+
+
 def test_lora_cuts_the_rank_alone_and_leaves_the_frozen_base_whole() -> None:
     cut = plan(models.lora(), torch.randn(4, 12))
     assert [group.name for group in cut.groups] == ["0.lora_A", "2.lora_A"]
@@ -144,6 +160,33 @@ def test_dict_inputs_and_dict_outputs_with_nothing_in_some_of_them() -> None:
 
     (group,) = plan(Named(), {"features": torch.randn(3, 4), "scale": 2.0}).groups
     assert group.name == "body.0"
+
+
+@dataclass
+class Answer:
+    logits: torch.Tensor
+    note: str = ""
+
+
+class Answering(nn.Module):
+    def __init__(self, answer: Callable[[torch.Tensor], object]) -> None:
+        super().__init__()
+        self.body, self.answer = models.mlp(4, 6, 2), answer
+
+    def forward(self, inputs: torch.Tensor) -> object:
+        return self.answer(self.body(inputs))
+
+
+def test_outputs_may_be_a_dataclass() -> None:
+    (group,) = plan(Answering(lambda scores: [Answer(scores)]), torch.randn(3, 4)).groups
+    assert group.name == "body.0"
+
+
+def test_outputs_in_another_object_are_refused_with_what_would_do() -> None:
+    with pytest.raises(
+        PartitionError, match=r"Answering returns no tensor .*dataclass.*return one, or .*'hfedavg'"
+    ):
+        plan(Answering(lambda scores: torch.distributions.Categorical(logits=scores)), torch.randn(3, 4))
 
 
 def test_a_single_example_is_enough_for_batch_normalisation() -> None:
@@ -207,22 +250,71 @@ def test_an_unknown_scheme_is_refused() -> None:
 
 
 class Recurrent(nn.Module):
-    """torch-pruning's maps of a GRU lead to ever higher positions."""
+    """Of a layer that torch-pruning does not know, it follows every step in time."""
 
-    def __init__(self) -> None:
+    def __init__(self, layer: nn.Module) -> None:
         super().__init__()
-        self.recurrent = nn.GRU(6, 8, batch_first=True)
+        self.enter, self.recurrent = nn.Conv1d(2, 6, 1), layer
         self.fc, self.output = nn.Linear(8, 12), nn.Linear(12, 2)
 
+    def states(self, inputs: torch.Tensor) -> torch.Tensor:
+        if isinstance(self.recurrent, nn.RNNBase):
+            last: torch.Tensor = self.recurrent(inputs)[0][:, -1]
+            return last
+        kept: Any = None
+        for step in inputs.unbind(1):
+            kept = self.recurrent(step, kept)
+        return kept[0] if isinstance(kept, tuple) else kept
+
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        states, _ = self.recurrent(inputs)
-        hidden: torch.Tensor = self.output(torch.relu(self.fc(states[:, -1])))
-        return hidden
+        entered = torch.relu(self.enter(inputs)).transpose(1, 2)
+        found: torch.Tensor = self.output(torch.relu(self.fc(self.states(entered))))
+        return found
 
 
-def test_a_gru_is_left_whole_and_what_follows_is_cut() -> None:
-    planned = plan(Recurrent(), torch.randn(4, 5, 6))
+@pytest.mark.parametrize(
+    "layer",
+    [
+        lambda: nn.GRU(6, 8, batch_first=True),
+        lambda: nn.RNN(6, 8, batch_first=True),
+        lambda: nn.LSTM(6, 8, batch_first=True, proj_size=0).double(),
+        lambda: nn.LSTM(6, 4, batch_first=True, bidirectional=True),
+        lambda: nn.GRUCell(6, 8),
+        lambda: nn.RNNCell(6, 8),
+        lambda: nn.LSTMCell(6, 8),
+    ],
+)
+def test_a_recurrent_layer_is_left_whole_and_what_follows_is_cut(layer: Callable[[], nn.Module]) -> None:
+    made = layer()
+    kind = next(made.parameters()).dtype
+    planned = plan(Recurrent(made).to(kind), torch.randn(4, 2, 30, dtype=kind))
     assert [group.name for group in planned.groups] == ["fc"]
+    assert planned.uncut["enter"] == "the recurrent layer recurrent needs all of these units"
+
+
+def test_packed_sequences_are_followed() -> None:
+    class Packed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.enter, self.recurrent = nn.Linear(5, 6), nn.GRU(6, 8, batch_first=True)
+            self.fc, self.output = nn.Linear(8, 12), nn.Linear(12, 2)
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            lengths = torch.full((len(inputs),), 3)
+            packed = nn.utils.rnn.pack_padded_sequence(self.enter(inputs), lengths, batch_first=True)
+            states, _ = nn.utils.rnn.pad_packed_sequence(self.recurrent(packed)[0], batch_first=True)
+            found: torch.Tensor = self.output(torch.relu(self.fc(states[:, -1])))
+            return found
+
+    planned = plan(Packed(), torch.randn(4, 3, 5))
+    assert [group.name for group in planned.groups] == ["fc"]
+
+
+def test_a_compiled_part_is_traced_as_it_is_written() -> None:
+    inner = torch.compile(nn.Sequential(nn.Linear(5, 8), nn.ReLU()), backend="eager")
+    assert isinstance(inner, nn.Module)
+    (group,) = plan(nn.Sequential(inner, nn.Linear(8, 3)), torch.randn(4, 5)).groups
+    assert group.num_units == 8
 
 
 class HalfFollowed(nn.Module):

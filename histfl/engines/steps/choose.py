@@ -9,10 +9,10 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-from torch.func import functional_call
+from torch.utils import _pytree as pytree
 
-from histfl.data.inputs import Inputs, arguments, chosen, in_batches, mapped
-from histfl.devices import products
+from histfl.data.inputs import Inputs, called, chosen, in_batches, mapped
+from histfl.devices import generator_state, products
 from histfl.engines.blocks import Stepper, Trainer
 from histfl.engines.steps.drivers import DirectTrainer, RecordedTrainer, record
 from histfl.engines.steps.one_by_one import OneByOneSteps, StreamedSteps
@@ -70,34 +70,35 @@ def _parameters(task: Task) -> State:
 
 
 def _repeatable(task: Task) -> bool:
-    """Whether a forward pass draws no random numbers and changes no buffer.
+    """Whether a forward pass draws no random numbers and changes nothing of the model.
 
-    Random layers draw from one generator, and buffers live in one module, so that neither could be told
-    apart between clients that train side by side.
+    Random layers draw from one generator, and buffers, frozen parameters and whatever else a model keeps live in one
+    module, so that none of it could be told apart between clients that train side by side.
     """
-    device = task.data.device
-    before = {name: buffer.clone() for name, buffer in task.model.named_buffers()}
+    device, model = task.data.device, copy_of(task.model)
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    versions = [parameter._version for parameter in model.parameters()]
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        generator = _generator_state(device)
+        generator = generator_state(device)
         try:
             with torch.no_grad():
-                functional_call(task.model, _parameters(task), *arguments(_tried(task)[0][0]))
+                first, second = (_tensors(called(model, _tried(task)[0][0])) for _ in range(2))
         except Exception:  # the reference engine says what is wrong with it
             return False
-        drawn = not torch.equal(generator, _generator_state(device))
-    changed = any(
+        drawn = not torch.equal(generator, generator_state(device))
+    changed = versions != [parameter._version for parameter in model.parameters()] or any(
         not torch.equal(before[name].to_dense(), buffer.to_dense())  # torch compares no sparse ones
-        for name, buffer in task.model.named_buffers()
+        for name, buffer in model.named_buffers()
     )
-    with torch.no_grad():
-        for name, buffer in task.model.named_buffers():
-            buffer.copy_(before[name])
-    return not drawn and not changed
+    repeats = all(
+        x.shape == y.shape and torch.allclose(x, y, rtol=1e-3, atol=1e-5, equal_nan=True)
+        for x, y in zip(first, second, strict=True)
+    )
+    return repeats and not drawn and not changed
 
 
-def _generator_state(device: torch.device) -> torch.Tensor:
-    state = torch.random.get_rng_state()
-    return torch.cat([state, torch.cuda.get_rng_state(device)]) if device.type == "cuda" else state
+def _tensors(outputs: object) -> list[torch.Tensor]:
+    return [leaf.to_dense() for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
 
 
 def _two_clients(task: Task) -> State:
@@ -124,7 +125,7 @@ def _one_step(task: Task, batch: _Batch) -> tuple[State, torch.Tensor]:
             task.model,
             {name: tensor[i] for name, tensor in stacked.items()},
             {name: tensor[i] for name, tensor in constants.items()},
-            [batch],
+            [(mapped(torch.clone, batch[0]), batch[1])],  # which a model may work on in place
             loss=task.loss,
             training=task.local,
         )

@@ -21,6 +21,7 @@ from histfl.engines.kernels.cpu_pooling import pool_across_images
 from histfl.engines.kernels.layout import kernels_innermost
 from histfl.partition import State, copy_of, with_tensors
 from histfl.training import LocalTraining, Task
+from histfl.training.answers import in_a_local_step
 from histfl.training.optimisers import Slots
 
 
@@ -54,8 +55,9 @@ class OneByOneSteps:
         def steps(model: nn.Module) -> torch.Tensor:
             tensors, total = tuple(own.values()), torch.zeros((), device=next(iter(own.values())).device)
             for inputs, targets in batches:
-                value = self.task.loss(called(model, mapped(partial(_nth, 0), inputs)), targets[0])
-                gradients = torch.autograd.grad(value, tensors, materialize_grads=True)
+                with in_a_local_step():
+                    value = self.task.loss(called(model, mapped(partial(_nth, 0), inputs)), targets[0])
+                    gradients = torch.autograd.grad(value, tensors, materialize_grads=True)
                 local.step(tensors, gradients, own_slots)
                 total = total + value.detach()
             return total
@@ -131,7 +133,7 @@ class StreamedSteps:
         local: LocalTraining,
     ) -> torch.Tensor:
         leaves = {name: tensor.requires_grad_() for name, tensor in state.items()}
-        with layers(local.precision, targets.device):
+        with in_a_local_step(), layers(local.precision, targets.device):
             value = self.task.loss(
                 functional_call(self.task.model, {**leaves, **constants}, *arguments(inputs)), targets
             )

@@ -20,6 +20,7 @@ from histfl.engines.steps.gpu_images import GpuImages
 from histfl.engines.steps.graph import CpuImages, Images, StackedGraph, Unstackable, shared_tensors
 from histfl.partition import State
 from histfl.training import LocalTraining, Task
+from histfl.training.answers import in_a_local_step
 from histfl.training.optimisers import InPlaceSGD, Slots
 
 CACHE_BYTES = 5 * 2**20  # a block's weights, or images: a core's share of the last cache, on most machines
@@ -127,7 +128,7 @@ class VmappedSteps:
         self.gradients: Any = vmap(grad_and_value(self._loss))
 
     def _loss(self, state: State, constants: State, inputs: Inputs, targets: torch.Tensor) -> torch.Tensor:
-        with layers(self.task.local.precision, targets.device):
+        with in_a_local_step(), layers(self.task.local.precision, targets.device):
             return self.task.loss(
                 functional_call(self.task.model, {**state, **constants}, *arguments(inputs)), targets
             )
