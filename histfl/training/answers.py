@@ -38,7 +38,7 @@ def _told(where: str, remedy: str) -> Iterator[None]:
     except HistflError:
         raise
     except Exception as error:  # a user's model and loss may fail in any way
-        if is_out_of_memory(error):
+        if isinstance(error, torch.OutOfMemoryError) or is_out_of_memory(error):
             raise
         raise UsageError(f"the model or the loss fails {where} ({in_one_line(error)}); {remedy}") from error
 
